@@ -152,7 +152,7 @@ std::vector<EvaluationCost> MeasureEvaluations(bool quick) {
             const auto verdicts = detector.Evaluate(sim::DetectorTime(tick_s));
             const double evaluated = CpuMs();
             observe_ms.push_back(observed - begin);
-            // The cost of a hang is that of an evaluation that finds it.
+            // For a hang, only an evaluation that finds the hang counts.
             if (kind == FaultKind::kTwoSlow || !verdicts.empty()) {
               evaluate_ms.push_back(evaluated - observed);
             }

@@ -6,8 +6,8 @@
 #include "bench/fault_matrix.h"
 #include "storage/base/mutex.h"
 
-// Outcomes of runs in a text file, so that a matrix that takes hours can be continued or extended
-// by more seeds. The first line holds the program's checksum, and each further line holds one run.
+// Outcomes of runs in a text file, so that a matrix that takes hours can be continued, or extended
+// with more seeds. The first line holds the program's checksum, each further line holds one run.
 
 namespace holdfast::bench {
 

@@ -11,7 +11,7 @@ struct FioJob {
   std::string dir;
   bool write = true;
   uint64_t bytes = 0;  // per file
-  int files = 1;       // written or read by as many concurrent processes
+  int files = 1;       // each written or read by its own process, concurrently
   uint64_t block_bytes = 1ULL << 20;
   int depth = 16;
 };

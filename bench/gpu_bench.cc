@@ -129,8 +129,8 @@ std::vector<v1::Tensor> Tensors(const Device& device, uint64_t bytes, uint64_t c
   return tensors;
 }
 
-/// Runs `steps` steps and returns the seconds per step. A step works on other memory and then
-/// updates the state, which is guarded and saved if there is a client.
+/// Runs `steps` steps and returns the seconds per step. A step works on other memory, then updates
+/// the state. With a client, the state is guarded before the update and saved after it.
 Result<double> SecondsPerStep(Device& work, Device& state, uint64_t bytes, v1::Client* client,
                               uint64_t first_step, int steps) {
   constexpr int kWorkRounds = 100;  // on 8 GiB: about 200 ms at 4 TB/s

@@ -11,7 +11,7 @@ fi
 pip list --format=freeze | grep '^torch==' | sed 's/+.*//' >"$environment/constraints"
 pip install --quiet --no-compile --no-build-isolation -c "$environment/constraints" wheel ninja py-cpuinfo
 pip install --quiet --no-compile --no-build-isolation -c "$environment/constraints" deepspeed==0.19.8
-# A stale lock of an interrupted build would block the next build for ever.
+# A stale lock of an interrupted build would block the next build forever.
 rm -f "$TORCH_EXTENSIONS_DIR"/*/lock
 python -c 'from deepspeed.ops.op_builder import AsyncIOBuilder
 from deepspeed.ops.op_builder.utils import UtilsBuilder

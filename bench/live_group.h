@@ -30,7 +30,7 @@ class LiveGroup {
   Status Save(uint64_t step);
   /// Waits until every rank has been notified that `step` has reached `tier`.
   Status Await(uint64_t step, v1::Tier tier);
-  /// Ends all ranks, destroys one node and replaces it by an empty one.
+  /// Ends all ranks, destroys one node and replaces it with an empty one.
   Status LoseNode(int node);
   v1::Client& client(int rank) { return *clients_[static_cast<size_t>(rank)]; }
   std::vector<std::vector<float>>& tensors() { return tensors_; }

@@ -1,6 +1,5 @@
 // The front end of all benchmarks: runs the named ones, several times each, prints a table and,
-// with
-// --json, writes the results. The ratios do not change the exit code: 1 means that a benchmark
+// with --json, writes the results. The ratios do not change the exit code: 1 means that a benchmark
 // could not run or that a name is unknown.
 
 #include <fmt/format.h>

@@ -1,6 +1,6 @@
 // Parity of a version by real agents: the time from the sealing of all its shards until it is
-// committed at the tier peer, compared with the slower of only sending and only encoding the same
-// bytes; and the bytes that each node sent.
+// committed at the tier peer, compared with sending alone or encoding alone the same bytes,
+// whichever is slower; and the bytes that each node sent.
 
 #include <fmt/format.h>
 
@@ -16,7 +16,7 @@
 namespace holdfast::bench {
 namespace {
 
-// 1 Gbit/s: slow enough that two cores are no bottleneck for all nodes of a group.
+// 1 Gbit/s: slow enough that two cores can serve all nodes of a group.
 constexpr uint64_t kLinkBytesPerS = 125'000'000;
 
 /// Returns the seconds in which the leaders only encode a version, on all cores.

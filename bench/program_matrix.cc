@@ -189,7 +189,8 @@ std::vector<BenchResult> MeasureProgramEvaluations(const std::vector<std::string
 Result<std::vector<ProgramCell>> RunProgramMatrix(const ProgramMatrixOptions& options) {
   if (Status status = Check(options); !status.ok()) return Fail(std::move(status));
   std::vector<ProgramCell> cells = Cells(options);
-  // Run seed by seed and in random order: when time is up, all families have about as many runs.
+  // Run seed by seed and in random order: when time is up, all families have about equally many
+  // runs.
   std::vector<size_t> order(cells.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::sort(order.begin(), order.end(),

@@ -31,7 +31,7 @@ double ThreadNs() {
   return static_cast<double>(now.tv_sec) * 1e9 + static_cast<double>(now.tv_nsec);
 }
 
-/// The lower bound for the cost of an event: each event has a time.
+/// The lower bound for the cost of an event: each event reads the clock.
 void ReadClock(uint64_t turns) {
   for (uint64_t i = 0; i < turns; ++i) {
     timespec now{};

@@ -70,7 +70,8 @@ class Recovery {
                                 "--", local::BinaryDir() + "/holdfast-charlm", "--rendezvous", meet,
                                 "--steps", "1000000", "--step-sleep-ms", "20"}));
     if (run.exit_code != 0) return Fail(InternalError(run.errors));
-    // Measured from when the coordinator has the run: a restart needs no CLI process either.
+    // Measured from when the coordinator has accepted the run, since a restart needs no CLI process
+    // either.
     HOLDFAST_ASSIGN_OR_RETURN(const int64_t accepted,
                               Await(asked, {" Run ", "job=" + job, "phase=waiting"}));
     HOLDFAST_ASSIGN_OR_RETURN(const int64_t first,

@@ -27,8 +27,8 @@ class LateRank {
  public:
   explicit LateRank(local::Cluster& cluster) : cluster_(cluster) {}
 
-  /// Returns the number of iterations from the first late one to the newest when the incident is
-  /// visible.
+  /// Returns the number of iterations from the first late one to the newest one at the time when
+  /// the incident becomes visible.
   Result<double> Round(int round) {
     job_ = fmt::format("job-{}", round);
     HOLDFAST_RETURN_IF_ERROR(Launch());

@@ -168,7 +168,7 @@ class FastFileWriter(TorchSave):
         from deepspeed.io import fast_file_writer
         from deepspeed.ops.op_builder import AsyncIOBuilder
         from deepspeed.ops.op_builder.utils import UtilsBuilder
-        fast_file_writer.UtilsBuilder = UtilsBuilder  # DeepSpeed's version for GPUs works on CPUs, too
+        fast_file_writer.UtilsBuilder = UtilsBuilder  # DeepSpeed's version for GPUs also works on CPUs
         self.handle = AsyncIOBuilder().load(verbose=False).aio_handle(8 << 20, 32, False, True, 1)
         self.buffer = self.handle.new_cpu_locked_tensor(self.BUFFER_BYTES,
                                                         torch.empty(0, dtype=torch.uint8))

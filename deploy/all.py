@@ -87,7 +87,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
                                      prog="deploy/test.sh --all")
     parser.add_argument("--only", nargs="+", action="extend", default=[], metavar="NAME", help="run only these parts")
-    parser.add_argument("--again", action="store_true", help="run also the parts that have passed on this tree")
+    parser.add_argument("--again", action="store_true", help="also run the parts that have passed on this tree")
     parser.add_argument("--list", action="store_true", help="list the parts and exit")
     parser.add_argument("--state", default=str(ROOT / "build" / "all"), help="folder of logs and results")
     options = parser.parse_args()

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the packages, builds, and runs the demo on this machine: a coordinator, four node agents and a
 # training job of four ranks that checkpoints every step. The demo injects one failure after another.
-# Exit code 0 only if the final parameters are bit-identical to an uninterrupted run's.
+# The exit code is 0 only if the final parameters are bit-identical to those of an uninterrupted run.
 #
 #   deploy/demo.sh [--json FILE] [--drill NAME]... [--steps N] [--keep]
 set -euo pipefail

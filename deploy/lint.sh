@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs clang-format and clang-tidy on the complete tree and compiles each header alone. Exits non-zero at the first
-# check that fails.
+# Runs clang-format and clang-tidy on the complete tree and compiles each header alone. The first check that fails ends
+# the script with a non-zero exit code.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -3,8 +3,9 @@
 namespace holdfast::agent {
 namespace {
 constexpr auto kRelaxed = std::memory_order_relaxed;
-// For the fields behind a tag: stores follow the tag that forbids reading, loads precede the second
-// read of the tag. ThreadSanitizer does not support fences, so there are none.
+// The memory orders for the fields that a tag guards. Their stores stay after the store of the tag
+// that forbids reading. Their loads stay before the second read of the tag. ThreadSanitizer does
+// not support fences, so there are none.
 constexpr auto kAcquire = std::memory_order_acquire;
 constexpr auto kRelease = std::memory_order_release;
 

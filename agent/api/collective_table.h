@@ -144,11 +144,11 @@ struct CollectiveTable {
   CollectiveEntry ring[kRingEntries];
 };
 
-/// Voids what an earlier trainer left in the table. The agent calls it before it welcomes a
+/// Invalidates what an earlier trainer left in the table. The agent calls it before it welcomes a
 /// trainer, which writes its current state when it attaches.
 void ForgetWriter(CollectiveTable& table);
 /// Requests per-peer times of the next `operations` operations. Called by the agent; a trainer
-/// notices the request within one operation.
+/// reads the request at its next operation at the latest.
 void RequestSampling(CollectiveTable& table, uint32_t operations);
 
 }  // namespace holdfast::agent

@@ -92,8 +92,8 @@ struct WelcomeMessage {
   char padding[7] = {};
 };
 
-/// Requests a slot to save `step` in. Reply: `slot`, or ResourceExhausted (no slot is free: skip or
-/// request again), AlreadyExists (this step is saved), Fenced (a newer incarnation runs).
+/// Requests a slot for the save of `step`. Reply: `slot`, or ResourceExhausted (no slot is free:
+/// skip or request again), AlreadyExists (this step is saved), Fenced (a newer incarnation runs).
 struct BeginSaveMessage {
   MessageHeader header{.type = MessageType::kBeginSave};
   uint64_t step = 0;

@@ -7,9 +7,9 @@
 #include "agent/api/collective_table.h"
 
 // The layout of one rank's shared memory: a control block and slots. Trainer and agent both map it.
-// The agent trusts nothing in it: a progress counter only shows how far a copy has come, the agent
-// checksums all bytes before they count, a phase only shows what may be delayed a little, and the
-// reader of collective records validates them.
+// The agent trusts nothing in it. A progress counter only shows how far a copy has come: the agent
+// computes the checksums of all bytes before they count. A phase is only a hint that other work may
+// wait a little. The reader of collective records validates them.
 
 namespace holdfast::agent {
 
@@ -17,9 +17,9 @@ inline constexpr uint64_t kControlBytes = 1ULL << 20;
 inline constexpr uint64_t kSlotAlign = 2ULL << 20;
 inline constexpr uint32_t kSlotsMax = 64;
 
-/// One slot's progress: image bytes [0, copied) are final. The trainer writes it, the agent waits
-/// on it. `wake` counts changes and is a futex word (shared between processes): the writer
-/// increments it and wakes the waiters.
+/// One slot's progress: image bytes [0, copied) are final. The trainer writes the counters, and the
+/// agent waits on them. `wake` counts changes and is a futex word (shared between processes): the
+/// writer increments it and wakes the waiters.
 struct alignas(64) SlotProgress {
   std::atomic<uint64_t> copied;
   std::atomic<uint32_t> wake;

@@ -33,8 +33,9 @@ Result<UniqueFd> ConnectUnix(const std::string& path);
 /// server never waits for a client.
 Result<std::optional<UniqueFd>> AcceptUnix(int listener);
 Result<PeerCredentials> CredentialsOf(int socket);
-/// Returns PidFdOf() of the process that connected, even if its children keep the socket open. Safe
-/// against a reused PID where the kernel has SO_PEERPIDFD. NotFound: that process has exited.
+/// Returns a pidfd, as PidFdOf() does, of the process that connected, even if its children keep the
+/// socket open. Safe against a reused PID where the kernel has SO_PEERPIDFD. NotFound: that process
+/// has exited.
 Result<UniqueFd> PidFdOfPeer(int socket);
 
 /// Sends one packet with the descriptors, if any. Unavailable: the other side closed the

@@ -7,8 +7,8 @@
 
 #include "storage/base/status.h"
 
-// The listing of a version reader: for each shard of the version the header of its image and its
-// extra state. Format: docs/formats/version-listing.md.
+// The listing of a version reader: the header of the image and the extra state of each shard of the
+// version. Format: docs/formats/version-listing.md.
 
 namespace holdfast::agent {
 

@@ -103,9 +103,9 @@ class Arena {
 
   /// Returns the owner's segment with at least `slots` slots of `slot_bytes`, adopted or new (fully
   /// fallocated and sealed against resizing, so that touching it never faults). A smaller segment
-  /// of the same owner is released first when all its slots are free; otherwise FailedPrecondition
-  /// with a list of what it holds. ResourceExhausted: the message names the budget, the reserved
-  /// bytes, the request and the setting to raise.
+  /// of the same owner is released first if all its slots are free. FailedPrecondition otherwise:
+  /// the message lists what that segment holds. ResourceExhausted: the message names the budget,
+  /// the reserved bytes, the request and the setting to raise.
   virtual Result<Segment*> Reserve(const SegmentOwner& owner, uint32_t slots,
                                    uint64_t slot_bytes) = 0;
   /// Returns the segment that the rank saves into, or null.
@@ -122,10 +122,10 @@ class Arena {
   /// Frees the segment's memory. No thread may use the segment any more.
   virtual Status Release(Segment* segment) = 0;
   virtual ArenaUsage usage() const = 0;
-  /// Ensures that a keeper holds every segment: starts a new keeper when the old one died, or waits
-  /// a moment for it with ArenaOptions::start_keeper false, and passes the descriptors to it. Call
-  /// it about every second: between a keeper's death and this call only this process holds the
-  /// memory.
+  /// Ensures that a keeper holds every segment: when the old keeper has died, starts a new one and
+  /// passes the descriptors to it. With ArenaOptions::start_keeper false, waits a moment for a new
+  /// keeper instead of starting one. Call it about every second: between a keeper's death and this
+  /// call only this process holds the memory.
   virtual Status EnsureKeeper() = 0;
 };
 

@@ -58,7 +58,8 @@ class KeeperClient {
     KeeperReply reply;
     std::vector<UniqueFd> fds;
   };
-  /// Returns the keeper's reply, also one with an error code; an error if there is no reply.
+  /// Returns the keeper's reply, even one with an error code. Returns an error only if there is no
+  /// reply.
   Result<Answer> Call(const KeeperRequest& request, std::span<const int> fds = {});
   Status CallForStatus(const KeeperRequest& request, std::span<const int> fds = {});
 

@@ -29,7 +29,7 @@ constexpr uint64_t kPageBytes = 4096;
 #endif
 
 /// Returns the number after `key` at the start of a line, e.g. "MemAvailable:" in /proc/meminfo.
-/// With an empty key the file contains only the number.
+/// With an empty `key`, the file contains only the number.
 std::optional<uint64_t> NumberInFile(const std::string& path, const std::string& key) {
   std::ifstream file(path);
   std::string word;

@@ -43,8 +43,8 @@ class MappedSegment : public Segment {
   std::string kept_name() const;
   /// Returns a text for the operator, such as "job/rank-3".
   std::string note() const;
-  /// Returns an empty text when all slots are free, else a list of what they hold: "slot 0 sealed
-  /// 3-120, slot 2 leased 3-121".
+  /// Returns an empty text when all slots are free. Otherwise lists what the slots hold: "slot 0
+  /// sealed 3-120, slot 2 leased 3-121".
   std::string DescribeHeld() const;
 
  private:

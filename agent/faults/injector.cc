@@ -33,8 +33,8 @@ constexpr int64_t kRefillMs = 100;
 constexpr int64_t kFillStepBytes = 1 << 20;
 constexpr int kDeathTimeoutMs = 20'000;
 
-/// Waits `ms` for SIGTERM or SIGINT, which are blocked otherwise. Returns true when one came: the
-/// fault must end now.
+/// Waits `ms` for SIGTERM or SIGINT, which are blocked otherwise. Returns true when one of them
+/// arrived: the fault must end now.
 bool WaitForEndRequest(int64_t ms) {
   sigset_t ends;
   ::sigemptyset(&ends);

@@ -15,8 +15,8 @@ namespace holdfast::agent {
 namespace {
 constexpr int kSshPort = 22;
 
-/// The functions used of libnftables; they have not changed since its first version. The nft
-/// command would not do: the kernel removes such a filter when the command ends.
+/// The functions of libnftables that are used here; they have not changed since its first version.
+/// The nft command cannot be used: the kernel removes such a filter when the command ends.
 struct Nftables {
   void* (*New)(uint32_t flags) = nullptr;
   void (*Free)(void* context) = nullptr;

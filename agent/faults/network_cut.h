@@ -9,7 +9,7 @@
 #include "coordinator/faults/injector.h"
 #include "storage/base/status.h"
 
-// Cuts a node off from others, or slows its links to them, by a packet filter (nftables) in the
+// Cuts a node off from others, or slows its links to them, with a packet filter (nftables) in the
 // network namespace of this process.
 
 namespace holdfast::agent {

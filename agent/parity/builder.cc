@@ -26,7 +26,7 @@ class Builder {
         slot_(slot),
         deadline_(deadline) {}
 
-  /// Builds all rows; the first error ends the others.
+  /// Builds all rows; the first error ends the building of the others.
   Status MakeRows() {
     std::vector<Status> outcomes(layout_.parity_count());
     std::vector<std::thread> followers;
@@ -157,7 +157,7 @@ Result<ShardSeal> BuildParity(const GroupAccess& access, uint32_t world, RowExch
   }
   Builder builder(access, rows, *position, slot, deadline);
   const Status made = builder.MakeRows();
-  // A member that has not read its row by now has failed, or will request one of another version.
+  // A member that has not read its row by now has failed, or will request a row of another version.
   if (!made.ok()) {
     rows.Drop(access.job, access.version, made);
     return Fail(made);

@@ -48,8 +48,8 @@ struct GroupAccess {
                                            Clock::TimePoint deadline) const;
 };
 
-/// Reads a range of a member's node image from front to back. Space that its shards do not fill is
-/// zeros and is not sent. Thread-compatible.
+/// Reads a range of a member's node image from front to back. Space that its shards do not fill
+/// counts as zeros and is not sent. Thread-compatible.
 class NodeImageReader {
  public:
   /// Reads node-image bytes [begin, end) of the member at `position`.

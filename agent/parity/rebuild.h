@@ -32,9 +32,9 @@ Status DecodeRanges(const GroupAccess& access, const ShardIdentity& identity,
 Status RebuildShard(const GroupAccess& access, const ShardSeal& seal, std::span<std::byte> image,
                     const std::function<void(uint64_t)>& progress, Clock::TimePoint deadline);
 
-/// Rebuilds the parity shard of the member at `position` in `image`, with the same bytes as
-/// BuildParity(); also for a version that never had parity. Members decode shares of its rows.
-/// Returns the shard's seal. Blocks.
+/// Rebuilds the parity shard of the member at `position` in `image`, with the same bytes that
+/// BuildParity() produces. The version need not have had parity before. Members decode shares of
+/// its rows. Returns the shard's seal. Blocks.
 Result<ShardSeal> RebuildParity(const GroupAccess& access, uint32_t position, uint32_t world,
                                 std::span<std::byte> image,
                                 const std::function<void(uint64_t)>& progress, Clock& clock,

@@ -20,7 +20,8 @@ namespace holdfast::agent {
 /// member that keeps it. The faster side waits. Thread-safe.
 class RowQueue {
  public:
-  /// Appends a unit; blocks while the queue is full. After Close() returns its reason.
+  /// Appends a unit; blocks while the queue is full. Once the queue is closed, returns the reason
+  /// given to Close().
   Status Push(std::span<const std::byte> unit, Clock::TimePoint deadline);
   /// Closes the queue; OK: the row is complete. Later calls have no effect.
   void Close(Status why);

@@ -18,7 +18,7 @@ namespace holdfast::agent {
 namespace {
 
 // Bytes are received and checksummed in pieces of this size: large enough to make wake-ups cheap,
-// and small enough to be still in the cache for the checksum.
+// and small enough to still be in the cache for the checksum.
 constexpr size_t kPieceBytes = 512 << 10;
 // How long to wait for the refusal of a peer that is slow to close the connection.
 constexpr auto kRefusalWait = std::chrono::seconds(1);

@@ -12,7 +12,7 @@
 
 namespace holdfast::agent {
 
-/// The identity of a node towards its peers.
+/// The identity that a node presents to its peers.
 struct PeerIdentity {
   std::string cluster;
   std::string node;
@@ -31,8 +31,8 @@ Result<PeerProof> MakeProof(const std::string& secret, std::string_view role,
 /// Both sides prove that they belong to the same cluster and know its secret. The client sends its
 /// proof first, so that a client without the secret gets no proof against which it could test
 /// guesses. Both return the other node's name. FailedPrecondition: another cluster;
-/// PermissionDenied: no secret, or another one; Unsupported: another protocol; or the channel's
-/// errors.
+/// PermissionDenied: only one side has a secret, or the secrets differ; Unsupported: another
+/// protocol; or the channel's errors.
 Result<std::string> ShakeHandsAsClient(Channel& channel, const PeerIdentity& self,
                                        Clock::TimePoint deadline);
 Result<std::string> ShakeHandsAsServer(Channel& channel, const PeerIdentity& self,

@@ -11,8 +11,8 @@
 namespace holdfast::agent {
 namespace {
 
-/// Returns whether to send the reason to the other side: not when it has disconnected or this
-/// server is stopping.
+/// Returns whether to send the reason to the other side. False when the other side has disconnected
+/// or this server is stopping.
 bool ShouldReport(const Status& why) {
   return why.code() != ErrorCode::kUnavailable && why.code() != ErrorCode::kCancelled;
 }

@@ -20,8 +20,8 @@ Result<UniqueFd> ConnectTo(const Endpoint& address, Clock::TimePoint deadline);
 /// socket.
 void DisableDelay(int socket);
 
-/// Returns the milliseconds until `deadline` for poll(), rounded up; 0 when the deadline has
-/// passed.
+/// Returns the time until `deadline` in milliseconds, rounded up, for poll(); 0 when the deadline
+/// has passed.
 int PollMsUntil(Clock::TimePoint deadline);
 
 }  // namespace holdfast::agent

@@ -202,8 +202,8 @@ class TcpTransport final : public PeerTransport {
     return channel;
   }
 
-  /// Sends the request and waits for the source's answer. Takes ownership of the channel when any
-  /// answer has come.
+  /// Sends the request and waits for the source's answer. Takes ownership of the channel once any
+  /// answer has arrived.
   Result<std::unique_ptr<PeerStream>> SendRequest(const std::string& address,
                                                   std::unique_ptr<Channel>& channel,
                                                   const PeerRequest& request,

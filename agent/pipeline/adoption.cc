@@ -40,7 +40,7 @@ void Adoption::Start() {
 void Adoption::Verify(const RankLease& rank, VersionId version) {
   const SegmentOwner& owner = rank->segment.owner();
   const ShardKey key{owner.job, version, owner.rank};
-  auto slot = rank->slots.pins().Pin(version, SlotPins::Find::kIncludeUnchecked);
+  auto slot = rank->slots.pins().Pin(version, SlotPins::Find::kAny);
   if (slot) {
     Status status = VerifySlot(rank->segment, *slot);
     auto seal = rank->segment.seal(*slot);

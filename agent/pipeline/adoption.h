@@ -13,7 +13,8 @@ namespace holdfast::agent {
 /// memory. Thread-safe; its mutex is a leaf.
 class Adoption {
  public:
-  /// The arguments outlive the object. The tasks on `workers` must end before it.
+  /// The arguments outlive the object. All tasks on `workers` must end before the object is
+  /// destroyed.
   Adoption(RankRegistry& ranks, Arena& arena, Volume& volume, CoordinatorLink& link,
            DamageTracker& damage, Executor& workers, Clock& clock)
       : ranks_(ranks),
@@ -25,7 +26,7 @@ class Adoption {
         clock_(clock) {}
 
   /// Reports the shards on disk, adds the arena's segments to the registry, and starts to verify
-  /// their sealed slots, newest first. Each slot is reported once it has passed.
+  /// their sealed slots, newest first. Each slot is reported once its check has passed.
   void Start();
   /// Waits until the checks of Start() are done. Returns false after the timeout.
   bool Await(int64_t timeout_ms);

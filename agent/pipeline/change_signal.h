@@ -6,9 +6,10 @@
 
 namespace holdfast::agent {
 
-/// Wakes threads that wait for a change of state which other mutexes guard. A waiter reads count(),
-/// then reads the state, and waits for a later change when it found nothing to do. No change is
-/// missed, and no mutex of the state is held while waiting. Thread-safe; its mutex is a leaf.
+/// Wakes threads that wait for a change of state that other mutexes guard. A waiter calls count(),
+/// then reads the state. If the waiter finds nothing to do, it calls AwaitMore() with that count.
+/// No change is missed, and no mutex of the state is held during the wait. Thread-safe; its mutex
+/// is a leaf.
 class ChangeSignal {
  public:
   /// Call it after the state has changed. Does not block.

@@ -29,15 +29,16 @@ bool IsGood(const ShardSeal& seal, uint64_t chunk, std::span<const std::byte> by
   return Crc32c(bytes) == seal.chunk_crcs[chunk];
 }
 
-/// Finds good chunks of one shard: in the node's other tier, or decoded by the parity group.
+/// Gets good chunks of one shard from the node's other tier, or else has the parity group decode
+/// them.
 class ChunkFinder {
  public:
   ChunkFinder(const RestoreTools& tools, RankSlots* slots, const PrepareTask& prepare,
               const ShardSeal& seal)
       : tools_(tools), slots_(slots), prepare_(prepare), seal_(seal) {}
 
-  /// Calls `put` with each of the chunks, verified. `other_tier` is the tier of this node to try
-  /// first.
+  /// Calls `put` with each of `chunks`, after the chunk was verified. `other_tier` is the tier of
+  /// this node that is tried first.
   Status Find(std::span<const uint64_t> chunks, Tier other_tier,
               const std::function<Status(uint64_t chunk, std::span<const std::byte>)>& put) {
     while (!chunks.empty()) {
@@ -124,7 +125,7 @@ class ChunkFinder {
           HOLDFAST_CRASH_POINT("agent.mid_restore");
         },
         Clock::Real().Now() + kDecodeTime);
-    // IoError is reserved for this node's device; here it comes from another node's.
+    // IoError is reserved for this node's devices; here it comes from another node's device.
     return status.code() == ErrorCode::kIoError ? DataLossError(status.message()) : status;
   }
 

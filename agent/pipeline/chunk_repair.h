@@ -19,8 +19,8 @@ Result<std::vector<uint64_t>> BadChunksOnDisk(const Volume& volume, const ShardK
 /// from the other tier of this node, or else decoded by the group that `prepare` names, and is
 /// checked against the seal before it is written. Good chunks are not touched, and peers keep
 /// reading them. OK: the replica is intact and reported as stored. On an error the remaining bad
-/// chunks stay bad, and a later directive may succeed. Only IoError means that the device does not
-/// keep the bytes. Blocks; run it on a worker.
+/// chunks stay bad, and a later directive may succeed. IoError is the exception: the device does
+/// not keep the written bytes, or bytes outside the chunks are damaged. Blocks; run it on a worker.
 Status RepairInMemory(const RestoreTools& tools, RankSlots& slots, const PrepareTask& prepare,
                       uint32_t slot);
 Status RepairOnDisk(const RestoreTools& tools, RankSlots* slots, const PrepareTask& prepare);

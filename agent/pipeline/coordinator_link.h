@@ -21,8 +21,8 @@
 namespace holdfast::agent {
 
 /// Sends the pipeline's reports and requests. Thread-safe; no call blocks. Reports are kept until
-/// the coordinator has acknowledged them and are repeated after a reconnect. `done` is called
-/// exactly once, from any thread, also when the link stops (Cancelled).
+/// the coordinator has acknowledged them and are repeated after a reconnect. Each `done` is called
+/// exactly once, from any thread. If the link stops first, `done` gets Cancelled.
 class CoordinatorLink {
  public:
   virtual ~CoordinatorLink() = default;
@@ -31,10 +31,10 @@ class CoordinatorLink {
   virtual void Report(FailedReplica failed) = 0;
   virtual void Report(RemovedReplica removed) = 0;
   virtual void Report(Prepared prepared) = 0;
-  /// Replaces the warnings of this node, which an operator should see.
+  /// Replaces the complete list of warnings that this node shows to operators.
   virtual void SetWarnings(std::vector<std::string> warnings) = 0;
 
-  /// Replaces the trainers of this node.
+  /// Replaces the complete list of trainers on this node.
   virtual void SetRanks(std::vector<LocalRank> /*ranks*/) {}
   virtual void Report(TierWanted /*wanted*/) {}
 
@@ -53,8 +53,8 @@ class DirectiveHandler {
   virtual void OnJobState(JobState state) = 0;
   virtual void OnPrepareShard(PrepareShard prepare) = 0;
   virtual void OnRemoveVersion(RemoveVersion remove) = 0;
-  /// Called before any other directive of a stream, with the life of the coordinator's store. When
-  /// the life has changed, the numbers of incarnations and versions have another meaning, and
+  /// Called with the life of the coordinator's store, before the first directive of that life.
+  /// After a change of the life, the numbers of incarnations and versions have another meaning, and
   /// trainers must join again.
   virtual void OnLife(const SeenLife& /*seen*/) {}
 };

@@ -6,7 +6,8 @@
 
 namespace holdfast::agent {
 
-/// A node that keeps parity of a version is a member of a group that protects the version.
+/// Looks for parity of the version on this node: a node that keeps such parity is a member of the
+/// group that protects the version.
 bool DamageTracker::IsProtected(const ShardKey& key) {
   bool in_memory = false;
   ranks_.ForEach([&](RankPipeline& rank) {
@@ -33,7 +34,7 @@ Result<ShardSeal> DamageTracker::SealOfProtected(const ShardKey& key, Tier tier)
   const RankLease rank = ranks_.FindHolder(key);
   if (!rank) return Fail(NotFoundError(ToString(key) + " is not in memory"));
   HOLDFAST_ASSIGN_OR_RETURN(const uint32_t slot,
-                            rank->slots.pins().Pin(key.version, SlotPins::Find::kIncludeUnchecked));
+                            rank->slots.pins().Pin(key.version, SlotPins::Find::kAny));
   auto seal = rank->segment.seal(slot);
   rank->slots.pins().Unpin(slot);
   return seal;

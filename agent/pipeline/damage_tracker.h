@@ -22,9 +22,9 @@ class DamageTracker {
       : ranks_(ranks), volume_(volume), link_(link) {}
 
   /// Handles a replica that does not match its seal: reports it and stops offering it as an intact
-  /// replica. While a parity group protects the version, the replica stays, and its good chunks
-  /// remain readable, until it is repaired. Otherwise as OnLost(). Returns false when the damage
-  /// was known already.
+  /// replica. If a parity group protects the version, the replica stays until it is repaired, and
+  /// its good chunks remain readable. Otherwise does the same as OnLost(). Returns false when the
+  /// damage of a replica that stays was known already.
   bool OnDamaged(const ShardKey& key, Tier tier, const Status& how);
   /// Takes a replica of no further use out of service, and reports it as removed: frees its slot,
   /// or moves its files to quarantine.

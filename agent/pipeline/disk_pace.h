@@ -16,16 +16,17 @@ struct DiskCandidate {
 };
 
 /// Decides which versions one rank writes to disk. Only a version that every rank writes can be
-/// committed, and therefore the choice must not depend on the speed of this rank's disk. It is the
-/// first step at or after the coordinator's target that is divisible by `every_steps`. The
-/// coordinator moves the target on once the chosen version is committed at disk or can never be.
-/// Versions saved in the meantime stay in memory only: disks slower than the steps skip versions,
-/// and all ranks skip the same ones. A rank that receives a target late still has that step,
-/// because a slot is freed only after a newer commit. Parity is built independently and may be
-/// ready only after its version is committed at disk; then it is written late. Thread-compatible.
+/// committed. Therefore the choice must not depend on the speed of this rank's disk. The chosen
+/// version has the first step at or after the coordinator's target that is divisible by
+/// `every_steps`. The coordinator moves the target on once the chosen version is committed at disk
+/// or can never be. Versions saved in the meantime stay in memory only: when the disks are slower
+/// than the steps, versions are skipped, and all ranks skip the same ones. A rank that receives a
+/// target late still has the version in memory, because a slot is freed only after a newer commit.
+/// Parity is built independently and may be ready only after its version is committed at disk; then
+/// it is written late. Thread-compatible.
 class DiskPace {
  public:
-  /// `every_steps` 0 means 1: as often as the disks allow.
+  /// `every_steps` 0 means 1: as often as the disks keep up.
   explicit DiskPace(uint64_t every_steps) : every_(every_steps == 0 ? 1 : every_steps) {}
 
   /// Returns the slot to write now, if any. Called when the rank's writer is idle. `job` may be

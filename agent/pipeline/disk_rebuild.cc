@@ -44,7 +44,7 @@ class SparseImage {
   SparseImage& operator=(SparseImage&&) = delete;
 
   std::span<std::byte> bytes() const { return bytes_; }
-  /// Frees the memory of all pages that are inside the range.
+  /// Frees the memory of the pages that are completely inside the range.
   void Drop(uint64_t begin, uint64_t end) {
     begin = RoundUp(begin, kBlockBytes);
     end -= std::min(end, end % kBlockBytes);
@@ -120,7 +120,7 @@ Status DecodeWindow(const GroupAccess& access, const ShardIdentity& identity, ui
   const Status status = DecodeRanges(
       access, identity, ranges, [](uint64_t) { HOLDFAST_CRASH_POINT("agent.mid_restore"); },
       Clock::Real().Now() + kWindowTime);
-  // IoError is reserved for this node's device; here it comes from another node's.
+  // IoError is reserved for this node's devices; here it comes from another node's device.
   return status.code() == ErrorCode::kIoError ? DataLossError(status.message()) : status;
 }
 
@@ -137,8 +137,8 @@ Status RebuildOnDisk(const RestoreTools& tools, const PrepareTask& prepare) {
       tools.Group(*prepare.group, identity.job, identity.version, prepare.current, cancellation);
   HOLDFAST_ASSIGN_OR_RETURN(ShardSeal seal, ExpectedSeal(access, prepare, tools));
   if (!IsParity(identity.rank)) HOLDFAST_RETURN_IF_ERROR(CheckDecodedDigest(prepare, seal));
-  // The coordinator repeats the directive: do not make peers decode a shard for which
-  // this node has no room.
+  // The coordinator repeats the directive. Peers must not decode a shard each time while this node
+  // has no room for it.
   if (tools.volume.FreeBytes() < seal.image_bytes) {
     return OutOfSpaceError(fmt::format("{} needs {} bytes on disk, and {} are free",
                                        ToString(identity.key()), seal.image_bytes,

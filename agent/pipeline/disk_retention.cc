@@ -50,7 +50,7 @@ void DiskRetention::Remove(const std::string& job, VersionId version,
 }
 
 void DiskRetention::WarnOfQuarantine() {
-  // When the queue is full, the next check follows soon.
+  // If the queue is full, this check is dropped; the next one follows soon.
   static_cast<void>(background_.Post([this] {
     const uint64_t files = volume_.QuarantinedFiles();
     const std::string text = fmt::format(

@@ -9,8 +9,8 @@
 
 namespace holdfast::agent {
 
-/// The slots of one rank, as its persister uses them: which versions go to disk, and how far their
-/// bytes are checksummed. Thread-safe.
+/// The slots of one rank, as its persister uses them: which versions go to disk, and how many of
+/// their bytes are checksummed. Thread-safe.
 class DiskSlots {
  public:
   /// `table` outlives the object.

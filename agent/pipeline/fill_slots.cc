@@ -4,8 +4,8 @@
 
 namespace holdfast::agent {
 
-Result<uint32_t> FillSlots::LeaseForRestore(VersionId version, uint32_t world, uint64_t image_bytes,
-                                            std::vector<FreedSlot>* freed) {
+Result<uint32_t> FillSlots::LeaseToFill(VersionId version, uint32_t world, uint64_t image_bytes,
+                                        std::vector<FreedSlot>* freed) {
   MutexLock lock(table_.mutex);
   HOLDFAST_ASSIGN_OR_RETURN(uint32_t slot, table_.Lease(version, world, image_bytes, freed, true));
   table_.entries[slot].phase = SlotTable::Phase::kFilling;
@@ -39,7 +39,7 @@ Status FillSlots::SealFilled(uint32_t slot, const ShardSeal& seal, SlotTable::Di
   return Status::Ok();
 }
 
-void FillSlots::DropRestore(uint32_t slot) {
+void FillSlots::DropFilled(uint32_t slot) {
   MutexLock lock(table_.mutex);
   Status status = table_.segment.Abandon(slot);
   if (!status.ok()) {

@@ -13,7 +13,7 @@
 namespace holdfast::agent {
 
 /// Frees the memory and the threads of jobs that are over, and retained segments that are no longer
-/// needed. Workers free the memory, one segment after the other, each when nothing uses it. Only
+/// needed. Workers free the memory, one segment after the other, each once nothing uses it. Only
 /// the node's loop thread uses the object.
 class JobRelease {
  public:
@@ -44,7 +44,7 @@ class JobRelease {
   Executor& workers_;
   Clock& clock_;
   std::map<std::string, Clock::TimePoint> next_try_;  // by job
-  std::atomic<bool> releasing_retained_{false};       // a worker does it
+  std::atomic<bool> releasing_retained_{false};       // a worker is releasing them
 };
 
 }  // namespace holdfast::agent

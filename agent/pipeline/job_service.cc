@@ -35,7 +35,7 @@ void JobService::Apply(JobState state) {
   ApplyToRanks(now);
   parts_.parity.SetJobState(now);
   RepeatJoins(now);
-  parts_.trainers.OnJobState(&before, now);
+  parts_.trainers.OnJobState(before, now);
 }
 
 void JobService::ApplyToRanks(const JobState& job) {

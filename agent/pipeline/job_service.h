@@ -37,7 +37,8 @@ class JobService {
  public:
   explicit JobService(const JobParts& parts) : parts_(parts) {}
 
-  /// Applies a job state. With `forget`, removes all shards of its incarnations instead.
+  /// Applies a job state. With `state.forget`, instead removes all shards of incarnations up to
+  /// that of `state`.
   void Apply(JobState state);
   /// Applies the life of the coordinator's store. In another life, the numbers of versions and
   /// incarnations have another meaning: trainers join again, and the state of jobs is dropped.

@@ -15,8 +15,8 @@ namespace {
 
 constexpr uint32_t kSlotsMin = 2;
 constexpr size_t kJoinedMax = 256;
-// Interval of the progress notices while memory is being reserved. Each restarts the trainer's
-// timeout.
+// Interval of the progress notices while memory is being reserved. Each notice restarts the
+// trainer's timeout.
 constexpr std::chrono::milliseconds kProgressInterval(1000);
 
 Status ValidateRunId(std::string_view run_id) {
@@ -72,11 +72,11 @@ Status JoinService::CheckFits(const HelloMessage& hello, const std::string& job)
 
 Status JoinService::Check(Session& session, const HelloMessage& hello) const {
   if (session.peer().pid <= 0) {
-    return FailedPreconditionError(
-        fmt::format("the agent of node {} runs in another PID namespace and cannot see this "
-                    "process: run the agent in the host's (Kubernetes: hostPID: true; Docker and "
-                    "Podman: --pid=host), or both in one container",
-                    options_.node));
+    return FailedPreconditionError(fmt::format(
+        "the agent of node {} runs in another PID namespace and cannot see this "
+        "process: run the agent in the host's PID namespace (Kubernetes: hostPID: true; "
+        "Docker and Podman: --pid=host), or run both in one container",
+        options_.node));
   }
   if (hello.protocol != kProtocolVersion) {
     return Status(ErrorCode::kUnsupported,
@@ -136,7 +136,7 @@ void JoinService::Hello(Session& session, const HelloMessage& hello) {
   session.joins_since = clock_.Now();
   session.next_progress = session.joins_since + kProgressInterval;
   JoinRequest request = RequestOf(session);
-  if (!processes_.Knows({session.job, session.rank})) {
+  if (!processes_.HasRecordOf({session.job, session.rank})) {
     // An agent that lost its run_dir has no record of trainers and relies on the Hello.
     if (hello.JoinedBefore() != 0) request.joined_before = Incarnation{hello.JoinedBefore()};
   }

@@ -15,7 +15,7 @@
 
 namespace holdfast::agent {
 
-/// What joining needs of the server of the sessions, and reports to it. Called on the loop thread.
+/// The calls of JoinService to the server of the sessions. They run on the loop thread.
 class SessionControl {
  public:
   virtual ~SessionControl() = default;
@@ -23,7 +23,7 @@ class SessionControl {
   virtual void ReadPackets(Session& session) = 0;
   /// Ends a session at once.
   virtual void EndSession(Session& session, std::string_view why) = 0;
-  /// The session can be served from now on.
+  /// Called when the session becomes ready to be served.
   virtual void OnReady(Session& session) = 0;
 };
 
@@ -63,16 +63,17 @@ class JoinService {
   void Refuse(Session& session, const Status& status);
   /// Repeats the joins of a job's ready trainers of an incarnation.
   void RepeatJoins(const std::string& job, Incarnation incarnation);
-  /// Drops what is known of a job without memory on this node; of all jobs.
+  /// Drops the recorded joins of a job without memory on this node, or of all jobs.
   void ForgetJob(const std::string& job);
   void ForgetAll() { joined_.clear(); }
 
  private:
-  /// Checks the Hello and takes its identity over into the session.
+  /// Checks the Hello and copies its identity into the session.
   Status Check(Session& session, const HelloMessage& hello) const;
   Status CheckShape(const HelloMessage& hello) const;
   Status CheckFits(const HelloMessage& hello, const std::string& job) const;
-  /// Only one process may have a rank's memory mapped: two would write into the same slots.
+  /// Claims the rank for the session's process. Only one process may have a rank's memory mapped:
+  /// two would write into the same slots.
   Status Claim(Session& session);
   JoinRequest RequestOf(const Session& session) const;
   void OnJoined(uint64_t session_id, const Result<Incarnation>& incarnation);

@@ -14,7 +14,7 @@ namespace holdfast::agent {
 
 struct NodeOptions {
   std::string node;
-  uint64_t disk_every_steps = 0;  // 0: follow the coordinator's target
+  uint64_t disk_every_steps = 0;  // 0: as often as the disks keep up
   uint64_t peer_every_steps = 0;  // 0: as often as the peers keep up
   int64_t peer_build_timeout_ms = 30'000;
   std::string trainers_file;  // see trainer_record.h; empty: none
@@ -27,9 +27,8 @@ struct NodeOptions {
 };
 
 /// The node's complete pipeline: serves trainers, sends reports and executes directives. Makes the
-/// parts, connects them and runs their threads; each part has its own header. A part uses only
-/// parts that are declared before it, and reports to later ones through interfaces that it
-/// declares.
+/// parts and connects them; each part has its own header. A part uses only parts that are declared
+/// before it. It reports to later parts through interfaces (RankEvents, SessionControl).
 ///
 /// One loop thread owns sessions and job states and never blocks. Each rank has a sealer and a
 /// persister thread. A few workers run reservations, restores and checks; removals from disk have a
@@ -43,14 +42,14 @@ class Node final : public DirectiveHandler {
   ~Node() override;
 
   /// Reports the shards on disk, and starts to verify the sealed slots that were found in memory,
-  /// newest first. Each slot is reported once it has passed.
+  /// newest first. Each slot is reported once its check has passed.
   void Adopt() { adoption_.Start(); }
   /// Waits until the checks of Adopt() are done. Returns false after the timeout.
   bool AwaitAdopted(int64_t timeout_ms) { return adoption_.Await(timeout_ms); }
   /// Serves trainers that connect to `listener`, until Stop().
   Status Serve(UniqueFd listener);
-  /// Writes the versions that are committed at memory, and not on disk yet, to disk. Returns false
-  /// after the timeout. Threads: any, until Stop().
+  /// Writes to disk the versions that are committed at memory and are not on disk yet. Returns
+  /// false after the timeout. Threads: any, until Stop().
   bool Flush(int64_t timeout_ms);
   /// Ends all sessions and threads. Later directives are ignored. Idempotent.
   void Stop();

@@ -152,7 +152,7 @@ Status ParityKeeper::Protect(const Work& work) {
   }
   std::vector<FreedSlot> freed;
   const auto slot =
-      slots.fills().LeaseForRestore(identity.version, identity.world, image.image_bytes(), &freed);
+      slots.fills().LeaseToFill(identity.version, identity.world, image.image_bytes(), &freed);
   for (const FreedSlot& old : freed) {
     tools_.link.Report(RemovedReplica{{job_name_, old.version, identity.rank}, Tier::kMemory});
   }
@@ -174,7 +174,7 @@ Status ParityKeeper::Protect(const Work& work) {
   HOLDFAST_CRASH_POINT("agent.parity_built");
   if (status.ok()) status = slots.fills().SealBuilt(*slot, *seal);
   if (!status.ok()) {
-    slots.fills().DropRestore(*slot);
+    slots.fills().DropFilled(*slot);
     return status;
   }
   Log(LogLevel::kDebug, "ParityMade", {Kv("shard", ToString(identity.key()))});

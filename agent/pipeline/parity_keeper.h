@@ -34,13 +34,13 @@ struct ParityTools {
 /// Returns the job state as parity shards need it: their commits are those of the peer tier.
 JobState ForParity(JobState job);
 
-/// A job's thread that builds this node's parity shards, one version after the other. It waits
-/// until a rank of the node saves the next eligible version, then builds, seals and reports the
-/// parity shard. A version that fails is reported as FailedReplica, and the coordinator moves on to
-/// the next one.
+/// A job's thread that builds this node's parity shards, one version after the other. The thread
+/// waits until a rank of the node saves the next eligible version. Then it builds, seals and
+/// reports the parity shard. A version that fails is reported as FailedReplica, and the coordinator
+/// moves on to the next one.
 ///
-/// Thread-safe. Its mutex is taken before those of RankRegistry and RankSlots; ChangeSignal is a
-/// leaf.
+/// Thread-safe. Its mutex is taken before those of RankRegistry and SlotTable; that of ChangeSignal
+/// is a leaf.
 class ParityKeeper {
  public:
   /// Starts the thread. `tools` outlives the keeper.
@@ -76,7 +76,7 @@ class ParityKeeper {
   const ParityTools& tools_;
   const std::string job_name_;
   ParityLog log_;          // used by thread_ only
-  ChangeSignal& changed_;  // that of the ranks' versions; this object's changes raise it as well
+  ChangeSignal& changed_;  // RankRegistry::peer_versions(); changes of this object raise it, too
   Mutex mutex_;
   std::optional<JobState> job_ HOLDFAST_GUARDED_BY(mutex_);
   std::optional<VersionId> done_ HOLDFAST_GUARDED_BY(mutex_);  // protected, or given up

@@ -9,8 +9,8 @@
 namespace holdfast::agent {
 
 /// Limits the log lines about a job's versions without parity. When steps are faster than the
-/// peers, many versions are superseded. At most one line a minute is logged, with their number.
-/// Thread-compatible.
+/// peers, many versions are superseded. At most one line a minute is logged, with the number of
+/// these versions. Thread-compatible.
 class ParityLog {
  public:
   struct Line {

@@ -18,7 +18,7 @@ void ParityService::Stop(const std::string& job) {
   reach_.SetGroup(job, std::nullopt);
   auto keeper = keepers_.extract(job);
   if (keeper.empty()) return;
-  // The keeper's thread may be in the middle of a build.
+  // The keeper's thread may be in the middle of a build: another thread waits for it.
   std::shared_ptr<ParityKeeper> last = std::move(keeper.mapped());
   static_cast<void>(background_.Post([last] {}));
 }

@@ -13,7 +13,7 @@ constexpr std::chrono::milliseconds kProbeInterval(1000);
 constexpr std::chrono::milliseconds kRequestLifetime(1000);
 constexpr std::chrono::milliseconds kResultLifetime(3000);
 
-/// Returns whether the error came from the peer, and not from the network.
+/// Returns whether the error came from the peer and not from the network.
 bool IsAnswer(const Status& status) {
   constexpr ErrorCode kAnswers[] = {ErrorCode::kNotFound, ErrorCode::kFenced,
                                     ErrorCode::kResourceExhausted, ErrorCode::kPermissionDenied};

@@ -21,9 +21,10 @@ struct PeerProbe {
 };
 
 /// Probes on demand which peers this node reaches. When a transfer between trainers is stuck, the
-/// coordinator uses the results of all nodes to distinguish a dead link from an isolated node.
-/// A probe requests a version that does not exist from the next few members of the job's parity
-/// group. Probes once a second on demand; otherwise idle. Has a thread. Thread-safe.
+/// coordinator uses the results of all nodes to distinguish a dead link from an isolated node. A
+/// probe goes to the next few members of the job's parity group and requests a version that does
+/// not exist. While probes are requested, the members are probed once a second. Has a thread.
+/// Thread-safe.
 class PeerReach {
  public:
   /// `transport` and `clock` outlive the object; `node` is this node's name.

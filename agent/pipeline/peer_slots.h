@@ -17,9 +17,9 @@ class PeerSlots {
   explicit PeerSlots(SlotTable& table) : table_(table) {}
 
   /// Returns the shard whose parity is to be built now. Of the versions saved here, it is the first
-  /// one at or after the coordinator's target whose step is divisible by `peer_every_steps`, so all
-  /// ranks of the job choose the same one. Its slot is kept until the target moves past the version
-  /// or the version is aborted.
+  /// one at or after the coordinator's target whose step is divisible by `peer_every_steps`, so
+  /// that all ranks of the job choose the same one. Its slot is kept until the target moves past
+  /// the version or the version is aborted.
   std::optional<ShardIdentity> NextForPeers();
   /// Waits until the version is being saved or is sealed here, and pins its slot: the caller must
   /// Unpin() it. NotFound: memory does not have the version and never will. Cancelled: `cancelled`

@@ -100,7 +100,7 @@ class ImageReader final : public PeerReader {
   FollowedSlot followed_;
   DamageTracker& damage_;
   std::optional<ShardSeal> seal_;
-  uint64_t checked_ = 0;  // chunks below were verified or not requested
+  uint64_t checked_ = 0;  // chunks below this one were verified or not requested
 };
 
 /// Reads a shard from disk.
@@ -235,7 +235,7 @@ Result<std::unique_ptr<PeerReader>> NodePeerSource::OpenShard(const PeerRequest&
   if (!intact) {
     auto chunks = volume_.OpenChunks({request.job, request.version, request.rank});
     if (chunks && seal_only) {
-      // Parts and header describe this volume's files; peers need the image's checksums only.
+      // Parts and header describe this volume's files; peers need only the image's checksums.
       ShardSeal seal = (*chunks)->seal();
       seal.parts.clear();
       seal.image_header.clear();

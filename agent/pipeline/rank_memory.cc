@@ -44,20 +44,22 @@ Result<RankLease> RankMemory::ReserveInTurn(const SegmentOwner& owner, uint32_t 
       if (rank->segment.slot_count() >= slots && rank->segment.slot_bytes() >= slot_bytes) {
         return rank;
       }
-      // A start with fewer ranks has larger shards, which it reads from the shards in this memory.
+      // The shards in this memory may still be needed. A start with fewer ranks, for example, needs
+      // larger slots and restores from these shards.
       if (!Retire(rank, /*on_disk_too=*/false).ok()) {
         HOLDFAST_RETURN_IF_ERROR(ranks_.Retain(rank));
         too_small = std::move(rank);
       }
     }
   }
-  // Reserve without the lock: large memory takes minutes, and ranks reserve in parallel.
+  // Reserve without the lock, so that ranks reserve in parallel: a large segment takes minutes.
   Result<Segment*> segment = FromArena(owner, slots, slot_bytes);
   const auto full = [&] {
     return !segment && segment.error().code() == ErrorCode::kResourceExhausted;
   };
   MutexLock lock(mutex_);
-  // Reassign memory of ranks and jobs that have ended and whose versions are safe on disk.
+  // When the arena is full, reassign memory of ranks and jobs that have ended and whose versions
+  // are safe on disk.
   std::vector<RankLease> idle;
   if (full()) idle = ranks_.Idle(owner.job, world);
   while (full() && !idle.empty()) {

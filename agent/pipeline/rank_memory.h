@@ -11,12 +11,13 @@
 
 namespace holdfast::agent {
 
-/// Assigns the arena's memory to ranks. A rank gets memory when its trainer connects, and parity
-/// shards when they are first built or restored. Memory of finished ranks and jobs is reassigned. A
-/// segment that is too small for its rank, but has shards that are still needed, becomes a retained
-/// segment. Calls block, some for minutes: run them on a worker.
+/// Assigns the arena's memory to ranks. A rank gets memory when its trainer connects. A node's
+/// parity shards of a job get memory when the first of them is built or restored. Memory of
+/// finished ranks and jobs is reassigned. A segment that is too small for its rank, but has shards
+/// that are still needed, becomes a retained segment. Calls block, some for minutes: run them on a
+/// worker.
 ///
-/// Thread-safe. Its mutex is held while memory changes its owner, and is taken before that of
+/// Thread-safe. Its mutex is held while memory changes owner, and is taken before that of
 /// RankRegistry. Ranks reserve in parallel; one rank has one reservation at a time.
 class RankMemory {
  public:
@@ -25,15 +26,16 @@ class RankMemory {
   RankMemory(RankRegistry& ranks, Arena& arena, CoordinatorLink& link,
              std::function<void(const SegmentOwner&)> before_reserve);
 
-  /// Returns the rank with memory of at least `slots` slots of `slot_bytes`. `world` is that of the
-  /// job's current start; 0: not known. Errors as Arena::Reserve.
+  /// Returns the rank with memory of at least `slots` slots of `slot_bytes`. `world` is the world
+  /// of the job's current start; 0: not known. Errors as Arena::Reserve.
   Result<RankLease> Reserve(const SegmentOwner& owner, uint32_t slots, uint64_t slot_bytes,
                             uint32_t world);
-  /// As Reserve(), for the parity shards of a job: a slot for the committed version and one for the
-  /// version that is built. Marks the memory as connected.
+  /// As Reserve(), for the parity shards of a job: one slot for the committed version and one for
+  /// the version that is being built. Marks the memory as connected.
   Result<RankLease> ReserveParity(const std::string& job, Rank parity, uint64_t slot_bytes);
-  /// Frees the memory of a job that is over: of each rank without a trainer, once its versions are
-  /// on disk and nothing uses it.
+  /// Frees memory of a job that is over: that of each rank without a trainer whose memory nothing
+  /// uses and whose versions are safe on disk (see RankSlots::Vacate). Call it again for the
+  /// others.
   void ReleaseJob(const std::string& job);
   /// Frees the retained segments of which no shard is needed any more.
   void ReleaseRetained();
@@ -42,7 +44,7 @@ class RankMemory {
   Result<Segment*> FromArena(const SegmentOwner& owner, uint32_t slots, uint64_t slot_bytes);
   Result<RankLease> ReserveInTurn(const SegmentOwner& owner, uint32_t slots, uint64_t slot_bytes,
                                   uint32_t world);
-  /// Frees all slots of a rank's memory, takes the rank off the node and reports the freed
+  /// Frees all slots of a rank's memory, removes the rank from the registry and reports the freed
   /// replicas. Errors as RankRegistry::Remove.
   Status Retire(const RankLease& rank, bool on_disk_too);
 

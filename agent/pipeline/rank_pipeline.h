@@ -37,8 +37,8 @@ struct RankPipeline {
 /// freed nor assigned to another rank. Only RankRegistry makes leases; a copy is another lease of
 /// the same rank. Thread-compatible. An empty lease names no rank.
 ///
-/// The lease also keeps the pipeline's threads and mutex alive, because readers of the data service
-/// may end after the registry was cleared at a stop.
+/// The lease also keeps the pipeline's threads and mutex alive, because a stop clears the registry
+/// while readers of the data service may still hold leases.
 class RankLease {
  public:
   RankLease() = default;
@@ -57,8 +57,8 @@ class RankLease {
   RankPipeline* operator->() const { return rank_.get(); }
   /// Returns nullptr for an empty lease.
   RankPipeline* get() const { return rank_.get(); }
-  /// Returns whether no other lease of the rank exists. The answer lasts only while the registry's
-  /// mutex is held.
+  /// Returns whether no other lease of the rank exists. The answer is reliable only while the
+  /// registry's mutex is held.
   bool IsOnly() const { return rank_->leases.load() == 1; }
 
  private:

@@ -21,16 +21,16 @@ namespace holdfast::agent {
 using RankKey = std::pair<std::string, Rank>;  // job and rank
 
 struct RankOptions {
-  uint64_t disk_every_steps = 0;  // 0: follow the coordinator's target
+  uint64_t disk_every_steps = 0;  // 0: as often as the disks keep up
   uint64_t peer_every_steps = 0;  // 0: as often as the peers keep up
   SeenLife seen_life = {};        // the life that the agent followed before its start
 };
 
 /// The ranks that have memory on this node: the current pipeline of each rank, and the retained
-/// segments, which are memory of ranks that have larger memory by now and are kept until newer
-/// versions are safe. A pipeline exists from Add() until Remove() or Clear().
+/// segments. A retained segment is the former memory of a rank that now has larger memory. It is
+/// kept until newer versions are safe. A pipeline exists from Add() until Remove() or Clear().
 ///
-/// Thread-safe. Its mutex is taken after that of RankMemory and before those of RankSlots and the
+/// Thread-safe. Its mutex is taken after that of RankMemory and before those of SlotTable and the
 /// arena.
 class RankRegistry {
  public:
@@ -45,22 +45,23 @@ class RankRegistry {
   RankLease Add(Segment& segment);
   /// Returns the rank's current pipeline, or an empty lease.
   RankLease Find(const std::string& job, Rank rank);
-  /// Returns the pipeline whose memory has the version; this may be a retained segment. If none has
-  /// it, returns the rank's current pipeline, or an empty lease.
+  /// Returns the pipeline whose memory has the version; its memory may be a retained segment. If no
+  /// memory has the version, returns the rank's current pipeline, or an empty lease.
   RankLease FindHolder(const ShardKey& key);
   /// Returns all pipelines, parity and retained segments included.
   std::vector<RankLease> All();
-  /// Calls `visit` with each pipeline, for overviews. Makes no leases, so that a rank that is being
-  /// looked over can still be removed. `visit` is called with the mutex held: it must not block,
-  /// nor call the registry.
+  /// Calls `visit` with each pipeline, for overviews. Makes no leases, because a lease would keep
+  /// Remove() from removing the rank. `visit` is called with the mutex held: it must not block or
+  /// call the registry.
   void ForEach(const std::function<void(RankPipeline&)>& visit);
   /// Returns whether the job has memory on this node, retained segments included.
   bool HasMemoryOf(const std::string& job);
   std::vector<RankLease> OfJob(const std::string& job);
   std::vector<RankLease> Retained();
   bool HasRetained();
-  /// Returns the pipelines without a connected trainer that `job` does not need in a start of
-  /// `world` ranks (0: not known): other jobs' ranks, ranks beyond the world, retained segments.
+  /// Returns the pipelines that have no connected trainer and that `job` does not need in a start
+  /// of `world` ranks (0: not known). These are other jobs' ranks, ranks beyond the world, and
+  /// retained segments.
   std::vector<RankLease> Idle(const std::string& job, uint32_t world);
 
   /// Frees all slots of the rank and takes it out of the registry; returns the freed versions.

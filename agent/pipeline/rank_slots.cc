@@ -29,7 +29,7 @@ void RankSlots::SetLife(LifeId life, LifeId unlabeled) {
   table_.unlabeled = unlabeled;
   if (life == table_.life) return;
   table_.life = life;
-  // The saved steps of another life do not restrict the steps of this one.
+  // The steps saved in another life do not restrict the steps of this one.
   table_.newest_sealed = {};
   for (const SlotTable::Entry& entry : table_.entries) {
     if (entry.phase != SlotTable::Phase::kSealed || table_.IsOfOtherLife(entry)) continue;

@@ -12,8 +12,8 @@
 
 namespace holdfast::agent {
 
-/// One rank's slots. Each user gets the role that it needs; the roles share one SlotTable. The
-/// functions of this class concern all roles. Thread-safe.
+/// One rank's slots. Each part of the node uses the role that it needs; the roles share one
+/// SlotTable. The functions of this class concern all roles. Thread-safe.
 class RankSlots {
  public:
   /// Takes over the sealed slots of an adopted segment as unverified: they are not offered until
@@ -41,9 +41,9 @@ class RankSlots {
   void SetLife(LifeId life, LifeId unlabeled);
   LifeId life();
   /// Frees all slots and returns their versions, so that the memory can be reassigned. No slot may
-  /// have users. The policy must allow each version to be freed or, with `on_disk_too`, the version
-  /// must be committed on disk. FailedPrecondition: names the version that must stay; no slot is
-  /// freed.
+  /// have users. The policy must allow each version to be freed. With `on_disk_too`, it is also
+  /// enough that the version is not newer than the newest one committed at disk. FailedPrecondition
+  /// names the version that must stay; then no slot is freed.
   Result<std::vector<VersionId>> Vacate(bool on_disk_too);
   /// Ends all waits.
   void Stop();

@@ -7,7 +7,7 @@
 
 namespace holdfast::agent {
 
-/// What an operator and the metrics see of a rank.
+/// The state of a rank, for operators and the metrics.
 struct RankStatus {
   SegmentOwner owner;
   uint64_t slot_bytes = 0;

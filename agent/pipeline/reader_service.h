@@ -15,11 +15,12 @@
 
 namespace holdfast::agent {
 
-/// A version reader that a trainer has open, with the memory that both share. Each read in progress
-/// keeps both alive.
+/// A version reader that a trainer has open, with the memory that the agent and the trainer share.
+/// Each read in progress keeps the reader and the memory alive.
 struct OpenReader {
-  /// Reads bytes of a shard into a place, which no other read uses at the same time. A place gets
-  /// its memory at the first read, since most trainers need few of the places or none.
+  /// Reads bytes of a shard into a place of the shared memory. No other read may use the place at
+  /// the same time. A place gets its memory at its first read, since most trainers use few places
+  /// or none.
   Status Read(Rank rank, uint64_t offset, uint32_t place, uint64_t bytes);
 
   std::shared_ptr<VersionReader> reader;
@@ -36,9 +37,9 @@ class ReaderService {
   ReaderService(const RestoreTools& tools, LoopQueue& loop, SessionTable& sessions,
                 ShardPreparer& preparer);
 
-  /// Opens a reader of the decided version for the trainer, and replies. Waits first, at most until
-  /// `deadline`, for a shard that is being brought into this rank's memory: the trainer then reads
-  /// it in place.
+  /// Opens a reader of the decided version for the trainer, and replies. If the rank's own shard is
+  /// being brought into its memory, first waits for it, at most until `deadline`: the trainer then
+  /// reads that shard in place.
   void Open(Session& session, uint64_t ticket, const RestoreDecision& decision,
             Clock::TimePoint deadline);
   /// Handles a ReadRange.

@@ -4,8 +4,9 @@
 
 namespace holdfast::agent {
 namespace {
-// While the coordinator is away, the oldest entries are dropped. No state is lost: the inventory at
-// the next attach has the same information.
+// Limit of each queue. While the coordinator is away, the oldest entries are dropped. A dropped
+// removal loses no state: the inventory at the next attach lacks the replica. Dropped reports of
+// the other kinds are not repeated.
 constexpr size_t kPendingMax = 4096;
 
 template <typename T>

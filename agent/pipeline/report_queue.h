@@ -21,7 +21,8 @@ struct ReportBatch {
   std::vector<std::string> warnings;  // always the complete list
   std::vector<LocalRank> ranks;       // likewise
   bool empty() const {
-    return replicas.empty() && failed.empty() && removed.empty() && prepared.empty();
+    return replicas.empty() && failed.empty() && removed.empty() && prepared.empty() &&
+           wanted.empty();
   }
 };
 
@@ -44,7 +45,7 @@ class ReportQueue {
   /// Wakes AwaitPending once.
   void Wake();
   /// Removes and returns the pending reports, oldest first. The caller passes the batch to Return()
-  /// when it was not acknowledged.
+  /// if the coordinator does not acknowledge it.
   ReportBatch Take();
   void Return(ReportBatch batch);
   /// Returns all replicas, for an attach. The coordinator replaces its inventory of this node with

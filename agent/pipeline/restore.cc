@@ -18,10 +18,12 @@
 namespace holdfast::agent {
 namespace {
 
-// Slots that are being written to disk become free within this time.
+// How long a restore waits for a slot. A slot that is being written to disk is usually free by
+// then.
 constexpr std::chrono::seconds kSlotWait(20);
 constexpr std::chrono::milliseconds kSlotPoll(20);
-// Limit of a complete rebuild. The transport detects a decoder that stops sending earlier.
+// Time limit of a complete rebuild. The transport detects much sooner that a decoder has stopped
+// sending.
 constexpr std::chrono::minutes kRebuildTime(5);
 constexpr uint64_t kChunksPerChecker = 128;  // minimum per thread: 128 MiB
 constexpr uint64_t kCheckersMax = 4;
@@ -34,11 +36,11 @@ Status CheckDigest(const PrepareTask& prepare, const ShardSeal& seal) {
 }
 
 // Restores from the slot that already has the version, after a repair of its bad chunks. Returns
-// nothing when another source must be tried.
+// nullopt when another source must be tried.
 std::optional<Status> UseSlotInMemory(const RestoreTools& tools, RankSlots& slots,
                                       const PrepareTask& prepare) {
   const ShardKey key = prepare.identity.key();
-  auto slot = slots.pins().Pin(key.version, SlotPins::Find::kIncludeUnchecked);
+  auto slot = slots.pins().Pin(key.version, SlotPins::Find::kAny);
   if (!slot) return std::nullopt;
   Status status;
   if (auto seal = slots.segment().seal(*slot); !seal) {
@@ -50,7 +52,7 @@ std::optional<Status> UseSlotInMemory(const RestoreTools& tools, RankSlots& slot
       tools.damage.OnLost(key, Tier::kMemory, status);
     } else if (status = VerifySlot(slots.segment(), *slot); !status.ok()) {
       tools.damage.OnDamaged(key, Tier::kMemory, status);
-      if (slots.pins().KeepsAfterUnpin(*slot)) {
+      if (slots.pins().StaysAfterUnpin(*slot)) {
         const Status repaired = RepairInMemory(tools, slots, prepare, *slot);
         if (repaired.ok() || prepare.tier == Tier::kPeer) status = repaired;
         if (repaired.code() == ErrorCode::kIoError)
@@ -63,7 +65,7 @@ std::optional<Status> UseSlotInMemory(const RestoreTools& tools, RankSlots& slot
   if (status.ok() && !IsParity(key.rank)) slots.fills().HoldForRestore(key.version);
   // A group that could not repair the bad chunks cannot decode the complete shard either.
   const bool decided = status.ok() || prepare.tier == Tier::kMemory ||
-                       (prepare.tier == Tier::kPeer && slots.pins().KeepsAfterUnpin(*slot));
+                       (prepare.tier == Tier::kPeer && slots.pins().StaysAfterUnpin(*slot));
   slots.pins().Unpin(*slot);
   if (!decided) return std::nullopt;
   return status;
@@ -96,8 +98,7 @@ Result<uint32_t> LeaseSlot(const RestoreTools& tools, RankSlots& slots,
   const Clock::TimePoint deadline = tools.clock.Now() + kSlotWait;
   for (;;) {
     std::vector<FreedSlot> freed;
-    auto slot =
-        slots.fills().LeaseForRestore(identity.version, identity.world, image_bytes, &freed);
+    auto slot = slots.fills().LeaseToFill(identity.version, identity.world, image_bytes, &freed);
     for (const FreedSlot& old : freed) {
       tools.link.Report(RemovedReplica{{identity.job, old.version, identity.rank}, Tier::kMemory});
     }
@@ -113,7 +114,7 @@ class FillingSlot {
  public:
   FillingSlot(RankSlots& slots, uint32_t slot) : slots_(slots), slot_(slot) {}
   ~FillingSlot() {
-    if (!sealed_) slots_.fills().DropRestore(slot_);
+    if (!sealed_) slots_.fills().DropFilled(slot_);
   }
   FillingSlot(const FillingSlot&) = delete;
   FillingSlot& operator=(const FillingSlot&) = delete;
@@ -148,7 +149,8 @@ std::function<void(uint64_t)> Progress() {
   return [](uint64_t) { HOLDFAST_CRASH_POINT("agent.mid_restore"); };
 }
 
-// Reports a replica on disk that is not the committed image, or has bad chunks of it.
+// Reports a replica on disk that is another image than the committed one (`wrong_digest`), or that
+// has bad chunks.
 void ReportBadOnDisk(const RestoreTools& tools, const ShardKey& key, const Status& how,
                      bool wrong_digest) {
   if (wrong_digest) {
@@ -297,8 +299,8 @@ Status Publish(const RestoreTools& tools, std::span<const std::byte> image, cons
   return Status::Ok();
 }
 
-// Verifies the replica on disk and repairs its bad chunks. NotFound: there is no replica, or the
-// disk cannot keep it.
+// Verifies the replica on disk and repairs its bad chunks. NotFound: there is no replica, or it
+// cannot be repaired in place.
 Status UseShardOnDisk(const RestoreTools& tools, RankSlots* slots, const PrepareTask& prepare) {
   const ShardKey key = prepare.identity.key();
   HOLDFAST_ASSIGN_OR_RETURN(const ShardSeal stored, tools.volume.ReadSeal(key));
@@ -313,8 +315,8 @@ Status UseShardOnDisk(const RestoreTools& tools, RankSlots* slots, const Prepare
   ReportBadOnDisk(tools, key, status, wrong_digest);
   if (!tools.volume.ReadSeal(key)) return NotFoundError(status.message());
   Status repaired = RepairOnDisk(tools, slots, prepare);
-  // A later directive may find more good chunks. The replica counts as lost only if the disk does
-  // not keep the bytes.
+  // A later directive may find more good chunks. The replica counts as lost only after IoError,
+  // when it cannot be repaired in place.
   if (repaired.code() != ErrorCode::kIoError) return repaired;
   tools.damage.OnLost(key, Tier::kDisk, repaired);
   return NotFoundError(repaired.message());

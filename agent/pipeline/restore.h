@@ -13,10 +13,10 @@ namespace holdfast::agent {
 /// the error is then DataLoss and names the damage. Blocks; run it on a worker.
 Status BringIntoMemory(const RestoreTools& tools, RankSlots& slots, const PrepareTask& prepare);
 
-/// Restores the shard to this node's disks: from the rank's memory on this node (`slots` is nullptr
-/// without one), or decoded by its parity group. A replica on disk with bad chunks is repaired in
-/// place; one that the disk cannot keep is quarantined first. On success the shard is durable and
-/// reported. Blocks; run it on a worker.
+/// Restores the shard to this node's disks: from the rank's memory on this node (`slots`; nullptr
+/// when the rank has none), or decoded by its parity group. A replica on disk with bad chunks is
+/// repaired in place; one that cannot be repaired in place is quarantined first. On success the
+/// shard is durable and reported. Blocks; run it on a worker.
 Status BringToDisk(const RestoreTools& tools, RankSlots* slots, const PrepareTask& prepare);
 
 /// Verifies all chunks of a pinned slot. DataLoss names the first bad one.

@@ -41,7 +41,7 @@ void SaveService::Begin(Session& session, const BeginSaveMessage& message) {
 Result<uint32_t> SaveService::Lease(Session& session, VersionId version, uint64_t image_bytes) {
   if (session.fenced) {
     return Fail(FencedError(
-        fmt::format("a newer run of {} has started; this one (incarnation {}) may not save",
+        fmt::format("a newer incarnation of {} has started; incarnation {} may not save",
                     session.job, session.incarnation.value)));
   }
   if (image_bytes == 0) return Fail(InvalidArgumentError("an image of 0 bytes cannot be saved"));

@@ -45,7 +45,7 @@ class SaveService final : public RankEvents {
   /// Returns false when the save has to wait for a slot.
   bool TryBegin(Session& session, const WaitingSave& save, bool last_chance);
   Result<uint32_t> Lease(Session& session, VersionId version, uint64_t image_bytes);
-  /// Notifies the trainer of a rank, if it is connected, from the loop thread.
+  /// Posts a notice to the rank's trainer; the loop thread sends it if the trainer is connected.
   void PostNotice(NoticeKind kind, const ShardKey& key, Tier tier, const Status& why);
 
   CoordinatorLink& link_;

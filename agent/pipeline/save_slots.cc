@@ -22,9 +22,10 @@ Status SaveSlots::CheckNewer(VersionId version) const {
   }
   return Status(
       ErrorCode::kAlreadyExists,
-      fmt::format("step {} is not newer than step {}, which this run saved already: the steps of a "
-                  "run must increase. To go back, restore in a new run (a new run ID)",
-                  version.step.value, newest.step.value));
+      fmt::format(
+          "step {} is not newer than step {}, which this incarnation saved already: its steps "
+          "must increase. To go back, restore in a new start of the job (a new run ID)",
+          version.step.value, newest.step.value));
 }
 
 Result<uint32_t> SaveSlots::BeginSave(VersionId version, uint32_t world, uint64_t image_bytes,

@@ -20,8 +20,8 @@ struct ScrubOptions {
 };
 
 /// Verifies all shards that this node keeps, at a limited rate, so that decayed chunks are found
-/// while they can still be replaced. Has a thread. Does not block other users: memory is checked
-/// one chunk at a time.
+/// while good copies of them still exist. Has a thread. Does not block other users: memory is
+/// checked one chunk at a time.
 class Scrubber {
  public:
   struct Counts {

@@ -15,7 +15,7 @@
 
 namespace holdfast::agent {
 namespace {
-// Bounds the time to notice a stop or an abort while the trainer makes no progress.
+// Limits how late a stop or an abort is noticed while the trainer makes no progress.
 constexpr int kProgressWaitMs = 20;
 }  // namespace
 

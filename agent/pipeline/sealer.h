@@ -22,7 +22,8 @@ class Sealer {
 
  private:
   void Run();
-  /// Checksums and checks one save. `samples` gets the samples that the image lists.
+  /// Computes the checksums of one save and checks its image. `samples` gets the samples that the
+  /// image lists.
   Result<ShardSeal> Follow(const SaveJob& job, std::vector<ReplicaSample>* samples);
   Status CheckProgress(const SaveJob& job, uint64_t seen, uint64_t copied, bool ended) const;
 

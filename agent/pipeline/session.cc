@@ -13,7 +13,7 @@ constexpr size_t kBacklogMax = 512;
 constexpr std::string_view kDoesNotRead = "the trainer does not read its packets";
 
 // A hang-up does not end the session here: the trainer's last packets, possibly a Goodbye, may
-// still be unread. The read path ends it.
+// still be unread. Reading them ends the session.
 bool IsHangUp(const Status& status) { return status.code() == ErrorCode::kUnavailable; }
 }  // namespace
 

@@ -50,8 +50,8 @@ struct PendingRestore {
   Clock::TimePoint retry_at;
 };
 
-/// One connected trainer: its socket, its identity from the Hello and its requests that wait.
-/// Each of the services that serve trainers has its own part. Only the node's loop thread uses it.
+/// One connected trainer: its socket, its identity from the Hello and its waiting requests. Each
+/// service that serves trainers has its own group of fields. Only the node's loop thread uses it.
 class Session {
  public:
   enum class State { kHello, kJoining, kReady, kClosing };
@@ -77,19 +77,19 @@ class Session {
   void SendMessage(const Message& message, std::span<const int> fds = {}) {
     Send(std::as_bytes(std::span(&message, 1)), fds);
   }
-  /// Answers the request of `ticket` with a status only.
+  /// Answers the request with this ticket. The reply has a status and no data.
   void Reply(uint64_t ticket, const Status& status);
   void Notify(NoticeKind kind, VersionId version, Tier tier, const Status& status = Status::Ok());
   bool has_backlog() const { return !backlog_.empty(); }
   void FlushBacklog();
 
-  /// Ends the session. The trainer server sweeps it at the end of the loop's turn. The first reason
-  /// counts.
+  /// Ends the session; the trainer server removes it at the end of the loop's turn. Of several
+  /// reasons, the first one is kept.
   void Close(std::string_view why);
   const std::string& closed_because() const { return closed_because_; }
 
   State state = State::kHello;
-  /// Set by anything that may allow a waiting request to be answered. The trainer server then
+  /// Set after any change that may allow a waiting request to be answered. The trainer server then
   /// retries the session's requests at the end of the loop's turn.
   bool retry_due = false;
 

@@ -31,7 +31,7 @@ class SessionTable {
     Session* session = Find(id);
     return session != nullptr && session->state == Session::State::kReady ? session : nullptr;
   }
-  /// Returns the rank's session that joins or is ready, or nullptr.
+  /// Returns the rank's session that is joining or ready, or nullptr.
   Session* FindJoined(const std::string& job, Rank rank) const {
     for (const auto& [id, session] : sessions_) {
       const bool joins =

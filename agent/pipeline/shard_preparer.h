@@ -27,16 +27,16 @@ class ShardPreparer {
 
   /// Executes a directive and reports its outcome.
   void Apply(PrepareShard prepare);
-  /// Brings the shard to its tier with the rank's memory. `rank` may be empty for a restore to
-  /// disk.
+  /// Starts to bring the shard to the tier `prepare.into`. A restore to memory uses the memory of
+  /// `rank`; for a restore to disk, `rank` may be empty.
   void Start(PrepareShard prepare, RankLease rank);
   /// Starts the parked directives of a rank that has connected.
   void StartParked(const std::string& job, Rank rank, const RankLease& memory);
   /// Reports the parked directives whose rank did not connect in time as failed.
   void ExpireParked();
-  /// Returns whether the shard is being brought to the tier.
+  /// Returns whether the shard is being brought to the tier `into`.
   bool IsPreparing(const ShardKey& key, Tier into) const { return running_.contains({key, into}); }
-  /// Waits for the restores to disk that have begun. Threads: any.
+  /// Drops the restores to disk that have not begun, and waits for the others. Threads: any.
   void Stop() { repairs_.Stop(); }
 
  private:

@@ -11,9 +11,9 @@
 
 namespace holdfast::agent {
 
-/// The version readers that the trainers of this node share. Thread-safe; calls block. Its mutex
-/// and the mutex of an entry are never held at the same time, except that an entry is made and
-/// removed under the former.
+/// The version readers that the trainers of this node share. Thread-safe; calls block. `mutex_` is
+/// held only while entries are added or removed. The mutex of an entry is held while its reader is
+/// opened. No thread holds both.
 class SharedReaders final : private PlaceFinder {
  public:
   /// Gives up waiting for the coordinator when `threads` is stopping. The arguments outlive the

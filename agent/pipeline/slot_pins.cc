@@ -14,7 +14,7 @@ Result<uint32_t> SlotPins::Pin(VersionId version, Find find) {
       continue;
     }
     if (entry.damaged && find == Find::kIntact) continue;
-    if (!entry.verified && find != Find::kIncludeUnchecked) continue;
+    if (!entry.verified && find != Find::kAny) continue;
     ++entry.users;
     return slot;
   }
@@ -28,7 +28,7 @@ void SlotPins::Unpin(uint32_t slot) {
   table_.Release(slot);
 }
 
-bool SlotPins::KeepsAfterUnpin(uint32_t slot) {
+bool SlotPins::StaysAfterUnpin(uint32_t slot) {
   MutexLock lock(table_.mutex);
   return !table_.entries[slot].discard;
 }

@@ -17,17 +17,17 @@ class SlotPins {
   /// `table` outlives the object.
   explicit SlotPins(SlotTable& table) : table_(table) {}
 
-  /// Which sealed slots Pin() returns: only verified and intact ones; also damaged ones; also those
-  /// that are not verified yet.
-  enum class Find : uint8_t { kIntact, kIncludeDamaged, kIncludeUnchecked };
+  /// The sealed slots that Pin() accepts. kIntact: only verified and intact ones. kIncludeDamaged:
+  /// also damaged ones. kAny: any, including those that are not verified yet.
+  enum class Find : uint8_t { kIntact, kIncludeDamaged, kAny };
   /// Keeps the sealed slot of `version` from being freed until Unpin(). NotFound: memory has no
-  /// such slot.
+  /// slot of the version that `find` accepts.
   Result<uint32_t> Pin(VersionId version, Find find = Find::kIntact);
   void Unpin(uint32_t slot);
-  /// Returns whether the pinned slot stays when it is unpinned.
-  bool KeepsAfterUnpin(uint32_t slot);
-  /// Records that all chunks of the pinned slot are good, possibly after a repair. `on_disk`: disk
-  /// has the same image.
+  /// Returns whether the pinned slot will stay after Unpin(), because nothing has discarded it.
+  bool StaysAfterUnpin(uint32_t slot);
+  /// Records that all chunks of the pinned slot are good, possibly after a repair. `on_disk`: the
+  /// disk has the same image.
   void Verified(uint32_t slot, bool on_disk);
   /// Records that the sealed slot has bad chunks. It is not offered as an intact replica until
   /// Verified(); peers may read its good chunks. NotFound: memory does not have the version, or the
@@ -49,7 +49,7 @@ struct SlotStatus {
   std::string_view disk;
 };
 
-/// What the slots of one rank have at the moment. Thread-safe.
+/// The current content of one rank's slots, for overviews. Thread-safe.
 class SlotView {
  public:
   /// `table` outlives the object.

@@ -5,7 +5,8 @@
 namespace holdfast::agent {
 namespace {
 
-// Returns the slot's priority to be freed, lowest first; 0: the slot must stay.
+// Returns the position of the slot in the order in which slots are freed, lowest first. 0: the slot
+// must stay.
 int FreeOrder(const SlotInfo& slot, const JobState& job) {
   const VersionId version = slot.version;
   if (slot.state != SlotState::kSealed || slot.in_use || slot.held) return 0;

@@ -15,7 +15,7 @@ struct SlotInfo {
   SlotState state = SlotState::kFree;
   VersionId version;
   bool in_use = false;      // being written to disk, restored, verified or sent
-  bool held = false;        // for an undecided restore, or while its parity is being built
+  bool held = false;        // for an undecided restore, or to build parity
   bool other_life = false;  // sealed in another life of the coordinator's store
   bool disk_done = false;   // the write to disk has ended, successfully or not
   bool parity = false;      // a parity shard
@@ -25,8 +25,9 @@ struct SlotInfo {
 /// retention floor in memory. `job` is the coordinator's latest job state; without one (null) no
 /// slot may be freed. A slot that is in use or held may never be freed. Any other slot may be freed
 /// when
-///   - it is of another life of the coordinator's store, its write to disk has ended, and this life
-///     has not adopted its version as the newest, or
+///   - it is of another life of the coordinator's store, its write to disk has ended, and its
+///     version is neither the newest one committed in this life (at memory or peer) nor the restore
+///     version, or
 ///   - its version is aborted, or
 ///   - it is a parity shard of the current incarnation, is older than the peer target, and is not
 ///     the newest version committed at peer, or

@@ -16,8 +16,8 @@ namespace holdfast::agent {
 /// A sealed slot that was freed for something newer.
 struct FreedSlot {
   VersionId version;
-  bool disk_missed = false;      // it was eligible for disk and its write had not begun
-  bool disk_superseded = false;  // it will not be on disk: a newer version is written instead
+  bool disk_missed = false;      // eligible for disk, but its write had not begun
+  bool disk_superseded = false;  // not written to disk: a newer version is written instead
 };
 
 /// A save in progress in the sealer and the persister.
@@ -65,7 +65,7 @@ struct SlotTable {
   /// to `freed`.
   Result<uint32_t> Lease(VersionId version, uint32_t world, uint64_t image_bytes,
                          std::vector<FreedSlot>* freed, bool restore) HOLDFAST_REQUIRES(mutex);
-  /// Returns what the policy needs to know of each slot.
+  /// Returns the state of each slot, as the policy needs it.
   std::vector<SlotInfo> Infos() const HOLDFAST_REQUIRES(mutex);
   /// Gives up an unsealed save.
   void GiveUp(uint32_t slot, const Status& why) HOLDFAST_REQUIRES(mutex);

@@ -20,22 +20,22 @@ class TrainerProcesses {
   /// `file` empty: the record is not kept.
   explicit TrainerProcesses(std::string file) : file_(std::move(file)) {}
 
-  /// Reads the record. Processes that have ended since are left out.
+  /// Reads the record. Leaves out processes that have ended since it was written.
   void Load();
   /// Records that a process has joined as a rank.
   void OnJoined(const RankKey& rank, pid_t pid, UniqueFd pid_fd, Incarnation incarnation);
-  /// Records that the rank's trainer has sent a Goodbye. If its process connects again, it must
-  /// join as the same start of the job.
+  /// Records that the rank's trainer has sent a Goodbye. If the same process connects again, it
+  /// must join as the same start of the job.
   void OnGoodbye(const RankKey& rank, Incarnation incarnation);
 
   /// Returns the running process of a rank if it is not `pid`.
   std::optional<pid_t> OtherProcessOf(const RankKey& rank, pid_t pid) const;
   /// Returns whether there is any record of the rank.
-  bool Knows(const RankKey& rank) const {
+  bool HasRecordOf(const RankKey& rank) const {
     return processes_.contains(rank) || departed_.contains(rank);
   }
   /// Returns whether the rank's process runs and has sent no Goodbye.
-  bool Runs(const RankKey& rank) const { return processes_.contains(rank); }
+  bool IsRunning(const RankKey& rank) const { return processes_.contains(rank); }
   /// Returns the incarnation that this process joined before as the rank; 0: none.
   Incarnation JoinedBefore(const RankKey& rank, pid_t pid) const;
   /// The ranks whose latest trainer sent a Goodbye, with its incarnation.

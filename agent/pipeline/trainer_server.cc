@@ -102,8 +102,8 @@ void TrainerServer::Accept() {
     auto peer = CredentialsOf(socket.get());
     if (!peer) continue;
     auto pid_fd = PidFdOfPeer(socket.get());
-    // A process that the agent cannot see is refused after its Hello: it can neither be identified
-    // nor watched.
+    // A process that the agent cannot see is refused after its Hello: it can be neither identified
+    // nor observed.
     const bool visible = peer->pid > 0;
     if (!pid_fd && visible) continue;  // the process has ended already
     DropSilent(peer->uid);
@@ -112,7 +112,8 @@ void TrainerServer::Accept() {
   }
 }
 
-/// Makes room for one more connection of this user: ends the oldest one without a Hello.
+/// Makes room for one more connection of this user: ends the user's oldest connection without a
+/// Hello, if there are too many of them.
 void TrainerServer::DropSilent(uid_t uid) {
   size_t silent = 0;
   Session* oldest = nullptr;
@@ -195,8 +196,8 @@ void TrainerServer::Dispatch(Session& session, MessageType type,
   }
 }
 
-/// A trainer waits for a version at a tier. The coordinator then brings the version there, even if
-/// it would be superseded otherwise.
+/// Handles a WantTier: a trainer waits for a version at a tier. The coordinator then has the
+/// version brought there, even if it would be superseded otherwise.
 void TrainerServer::HandleWantTier(Session& session, const EndSaveMessage& message) {
   if (message.slot > static_cast<uint32_t>(Tier::kRemote)) {
     return services_.joins.Refuse(
@@ -209,12 +210,12 @@ void TrainerServer::HandleWantTier(Session& session, const EndSaveMessage& messa
 void TrainerServer::OnReady(Session& session) {
   if (const JobState* job = jobs_.Find(session.job)) {
     session.pipeline->slots.SetJobState(*job);
-    NotifyCommitted(session, nullptr, *job);
+    NotifyCommitted(session, JobState{}, *job);
   }
   services_.preparer.StartParked(session.job, session.rank, session.pipeline);
 }
 
-void TrainerServer::OnJobState(const JobState* before, const JobState& now) {
+void TrainerServer::OnJobState(const JobState& before, const JobState& now) {
   for (const auto& [id, session] : sessions_.all()) {
     if (session->state != Session::State::kReady || session->job != now.job) continue;
     if (session->incarnation < now.incarnation && !session->fenced) {
@@ -228,10 +229,10 @@ void TrainerServer::OnJobState(const JobState* before, const JobState& now) {
   }
 }
 
-void TrainerServer::NotifyCommitted(Session& session, const JobState* before, const JobState& now) {
+void TrainerServer::NotifyCommitted(Session& session, const JobState& before, const JobState& now) {
   const auto notify = [&](Tier tier, const std::optional<VersionId> JobState::*committed) {
     const std::optional<VersionId> version = now.*committed;
-    if (!version || (before != nullptr && before->*committed == version)) return;
+    if (!version || before.*committed == version) return;
     session.Notify(NoticeKind::kCommitted, *version, tier);
   };
   notify(Tier::kMemory, &JobState::memory_committed);
@@ -311,7 +312,8 @@ void TrainerServer::ReportRanks() {
     const auto busy = rank.slots.view().Unsealed();
     if (busy) {
       ranks[key] = {owner.job, *busy, owner.rank};
-    } else if (processes_.Runs(key) && sessions_.FindJoined(owner.job, owner.rank) == nullptr) {
+    } else if (processes_.IsRunning(key) &&
+               sessions_.FindJoined(owner.job, owner.rank) == nullptr) {
       // The process is alive and has not connected to the restarted agent yet.
       const auto newest = rank.slots.view().SealedVersions();
       if (!newest.empty()) ranks[key] = {owner.job, newest.front().first.incarnation, owner.rank};

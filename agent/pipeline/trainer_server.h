@@ -38,15 +38,16 @@ class TrainerServer final : private SessionControl {
   /// Serves connections to `listener` from the next Poll() on.
   void Listen(UniqueFd listener) { listener_ = std::move(listener); }
   /// One turn of the loop: waits for packets or posted tasks, at most `timeout_ms`, and handles
-  /// them. Then retries the requests that may be answered now, and sweeps the sessions that ended.
+  /// them. Then retries the requests that may be answered now, and removes the sessions that have
+  /// ended.
   void Poll(int timeout_ms);
-  /// Ends silent connections, reports progress to joining trainers, and the trainers to the
-  /// coordinator. Call it about ten times a second.
+  /// Ends silent connections, sends progress notices to joining trainers, and reports the trainers
+  /// to the coordinator. Call it about ten times a second.
   void Tick();
 
-  /// Notifies the job's trainers of what has changed between two job states. `before` is nullptr
-  /// for the first state.
-  void OnJobState(const JobState* before, const JobState& now);
+  /// Notifies the job's trainers of what has changed between two job states. `before` is empty for
+  /// the first state of a job: then every commit in `now` counts as new.
+  void OnJobState(const JobState& before, const JobState& now);
   /// Ends all sessions, whose trainers must join again.
   void EndAll(std::string_view why);
 
@@ -64,7 +65,7 @@ class TrainerServer final : private SessionControl {
   void Handle(Session& session, std::span<const std::byte> packet);
   void Dispatch(Session& session, MessageType type, std::span<const std::byte> packet);
   void HandleWantTier(Session& session, const EndSaveMessage& message);
-  void NotifyCommitted(Session& session, const JobState* before, const JobState& now);
+  void NotifyCommitted(Session& session, const JobState& before, const JobState& now);
   void Retry(Session& session);
   void SweepClosed();
   void ReportRanks();

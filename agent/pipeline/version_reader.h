@@ -45,7 +45,8 @@ class VersionReader {
         incarnation_(incarnation) {}
   ~VersionReader();
 
-  /// Returns the kept data of all shards, as spans into memory that lives as long as the reader.
+  /// Returns the headers and extra state of all shards, as spans into memory that lives as long as
+  /// the reader.
   std::vector<ListedShard> Listing() const;
   /// Reads the image bytes of a shard from `offset` on. `offset` is a chunk's first byte, and
   /// `into` ends where a chunk ends. While no source has the bytes, requests the locations again

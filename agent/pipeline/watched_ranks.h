@@ -29,7 +29,7 @@ struct ObservedRank {
   bool alive = true;
   bool ended_orderly = false;  // exit code 0, SIGTERM or SIGINT: an intended end
   char process_state = 0;
-  RankTelemetry telemetry;  // not present: not connected, or no telemetry
+  RankTelemetry telemetry;  // present is false: not connected, or no telemetry
 };
 
 /// The trainers of this node, observed from outside: process state and telemetry. A process that
@@ -40,28 +40,28 @@ class WatchedRanks {
   /// Begins to observe a rank. `pid_fd` is that of its process. `control` stays mapped until
   /// Leave().
   void Join(const WatchedRank& who, UniqueFd pid_fd, SegmentControl& control);
-  /// Stops using the rank's memory, which may be unmapped afterwards. `orderly`: the trainer sent a
-  /// Goodbye and is no longer observed.
+  /// Stops using the rank's memory, which may be unmapped afterwards. With `orderly` (the trainer
+  /// sent a Goodbye), also stops observing the process.
   void Leave(const std::string& job, Rank rank, bool orderly);
   /// Observes all ranks; `now_ns` is CLOCK_MONOTONIC.
   std::vector<ObservedRank> Observe(uint64_t now_ns);
   /// Returns the process that runs a rank, or ran it last.
   std::optional<ProcessName> ProcessOf(const std::string& job, Rank rank);
-  /// Requests that the connected ranks of a job also record the transfers of their next
-  /// `operations` operations.
+  /// Requests that the connected ranks of a job record, for their next `operations` operations, the
+  /// transfers as well.
   void Sample(const std::string& job, uint32_t operations);
 
  private:
   struct Entry {
     WatchedRank who;
     UniqueFd pid_fd;
-    std::optional<uint64_t> ended_ns;   // when its end was observed first
+    std::optional<uint64_t> ended_ns;   // when its end was first observed
     SegmentControl* control = nullptr;  // set while it is connected
     std::optional<TableReader> reader;
     bool read_error_logged = false;
   };
 
-  /// Fills `alive` and `ended_orderly` for a process that does not run any more.
+  /// Fills `alive` and `ended_orderly` for a process that no longer runs.
   static void ObserveEnd(Entry& entry, bool reaped, uint64_t now_ns, ObservedRank* observed);
 
   Mutex mutex_;

@@ -16,8 +16,9 @@ struct CpuCheckOptions {
 
 /// Runs computations with known results repeatedly on every core that this process may use: an
 /// integer chain, a matrix product in double precision with exact entries, and a CRC-32C. The
-/// compiler has evaluated the same computations. A wrong result fails the check. Finds cores that
-/// silently compute wrong results under load, but not cores with one wrong result per day.
+/// expected results are those that the compiler has computed. A wrong result fails the check. Finds
+/// cores that silently compute wrong results under load, but not cores with one wrong result per
+/// day.
 CheckResult CheckCpu(const CpuCheckOptions& options);
 
 }  // namespace holdfast::selftest

@@ -16,7 +16,8 @@ struct MemoryCheckOptions {
 };
 
 /// Writes words that depend on their position, and then their complements, to fresh memory and
-/// reads them back, with several threads. Tests only the memory that the kernel allocates for it.
+/// reads them back, with several threads. Tests only the memory that the kernel allocates for the
+/// check.
 CheckResult CheckMemory(const MemoryCheckOptions& options);
 
 /// Returns MemAvailable of /proc/meminfo in bytes; 0 when unknown.

@@ -35,7 +35,7 @@ bool TakeLine(std::string_view& text, std::string_view key, int base, Number* nu
   return parsed.ec == std::errc() && parsed.ptr == value.data() + value.size();
 }
 
-/// Returns nothing when there is no usable file.
+/// Returns nullopt when there is no usable file.
 std::optional<AgentIdentity> ReadFrom(const std::string& dir) {
   const std::string path = dir + "/" + std::string(kAgentFileName);
   UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));

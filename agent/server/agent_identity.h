@@ -26,8 +26,9 @@ Result<AgentIdentity> ParseIdentity(std::string_view text);
 
 /// Counts a start of the agent with the volume `data_dirs` and returns its identity. The volume
 /// must be open, so that no other process uses it. The count is written next to the markers,
-/// synced, in every directory that can store it; one is enough to find it again. Without a file in
-/// any of them the agent is new. IoError or OutOfSpace when no directory could store the count.
+/// synced, in every directory that can store it; one directory is enough to find the count again.
+/// Without a valid identity file in any directory, the agent is new. IoError or OutOfSpace when no
+/// directory could store the count.
 Result<AgentIdentity> CountStart(const std::vector<std::string>& data_dirs);
 
 }  // namespace holdfast::agent

@@ -42,7 +42,7 @@ constexpr mode_t kTrainerSocketMode = 0666;  // SO_PEERCRED decides what a proce
 constexpr int kDataThreadsMax = 96;
 // How long the agent verifies memory before it reports this node's replicas to the coordinator.
 constexpr int64_t kAdoptWaitMs = 30'000;
-// Shorter than the time between SIGTERM and SIGKILL of service managers.
+// Shorter than the time that service managers leave between SIGTERM and SIGKILL.
 constexpr int64_t kFlushMs = 30'000;
 // A predecessor that was just killed may hold the lock for another moment.
 constexpr int kLockAttempts = 20;
@@ -203,7 +203,7 @@ Status AgentApplication::Open() {
   link.node = config_.node;
   auto identity = CountStart(config_.data_dirs);
   if (!identity) {
-    // An agent with a full disk can start, too: its start number only matters while another agent
+    // An agent with a full disk can start, too: its start number matters only while another agent
     // of this node is attached.
     Log(LogLevel::kWarn, "StartNotCounted", {Kv("error", identity.error().ToString())});
   }

@@ -15,9 +15,9 @@ class Application {
  public:
   virtual ~Application() = default;
 
-  /// Locks the run directory (AlreadyExists when another agent uses it), opens disks and arena,
-  /// verifies what they hold, and serves trainers, readers and the coordinator. When it returns,
-  /// everything runs, whether or not the coordinator is reachable. Workers get `worker_umask`.
+  /// Locks the run directory (AlreadyExists when another agent uses it), opens the disks and the
+  /// arena, verifies their shards, and serves trainers and readers. When it returns, everything
+  /// runs, whether or not the coordinator is reachable. Workers get `worker_umask`.
   static Result<std::unique_ptr<Application>> Start(const AgentConfig& config,
                                                     const ServiceManager& manager = {},
                                                     mode_t worker_umask = 022);
@@ -27,8 +27,8 @@ class Application {
   virtual bool Tick() = 0;
   /// Returns the address of the data service, with the bound port.
   virtual const std::string& data_address() const = 0;
-  /// Ends in order: flushes the newest versions (30 s at most), disconnects trainers and cancels
-  /// unfinished writes. Shards sealed in memory stay with the keeper.
+  /// Ends in order: writes the newest versions to disk (30 s at most), disconnects trainers and
+  /// cancels unfinished writes. Shards sealed in memory stay with the keeper.
   virtual void Stop() = 0;
 };
 

@@ -14,8 +14,8 @@ namespace {
 
 // Concurrent calls that read complete shards; each has a few MiB in flight.
 constexpr int kCallsMax = 6;
-// Parts are small and many ranks request theirs at once, so calls for parts wait for each other,
-// for at most kPartWait.
+// Parts are small, and many ranks request theirs at once. Therefore calls for parts wait for a free
+// place, for at most kPartWait.
 constexpr int kPartsAtOnce = 8;
 constexpr std::chrono::seconds kPartWait(10);
 /// Each waiting call occupies a thread; readers beyond this number wait in the client and retry.
@@ -67,7 +67,7 @@ class CallCount {
 Status ReaderDisconnected() { return CancelledError("the reader has disconnected"); }
 
 Status SendSeal(ShardSeal seal, grpc::ServerWriter<ShardPiece>* writer) {
-  // How this volume splits the image into parts is private to it; readers only need the image.
+  // Readers need only the image, not how this volume splits it into parts.
   seal.parts.clear();
   seal.image_header.clear();
   ShardPiece piece;

@@ -21,11 +21,11 @@ class DataService final : public Agent::Service {
  public:
   /// The arguments must outlive the service.
   DataService(Node& node, Volume& volume, Arena& arena, const std::string& node_name);
-  /// From now on Dump() includes the peer server, which must outlive the service.
+  /// Includes the peer server in the replies of Dump(). `peers` must outlive the service.
   void ShowPeers(const TcpPeerServer& peers) { peers_.store(&peers); }
-  /// From now on `injector`, which must outlive the service, injects faults.
+  /// Passes requests for faults to `injector`, which must outlive the service.
   void AllowFaults(Injector& injector) { injector_.store(&injector); }
-  /// From now on ReadWorkerLog() serves logs of `workers`, which must outlive the service.
+  /// Serves the logs of `workers` by ReadWorkerLog(). `workers` must outlive the service.
   void ShowWorkers(const WorkerManager& workers) { workers_.store(&workers); }
 
   grpc::Status ReadShard(grpc::ServerContext* context, const ReadShardRequest* request,

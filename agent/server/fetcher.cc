@@ -16,8 +16,8 @@
 namespace holdfast::agent {
 namespace {
 
-// A call to a peer that sends nothing for this long (stopped or cut off) is cancelled, since a
-// thread waits for the data.
+// When the other agent sends nothing for this long, because it is stopped or cut off, the call is
+// cancelled. Otherwise the thread that waits for the data would wait for ever.
 constexpr std::chrono::seconds kStall(40);
 constexpr size_t kChannelsMax = 1024;
 

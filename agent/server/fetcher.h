@@ -10,7 +10,7 @@
 
 namespace holdfast::agent {
 
-/// Reads shards from other agents by their ReadShard call. Thread-safe.
+/// Reads shards from other agents with the ReadShard RPC. Thread-safe.
 class GrpcShardFetcher final : public ShardFetcher {
  public:
   explicit GrpcShardFetcher(coord::TlsFiles tls) : tls_(std::move(tls)) {}

@@ -368,7 +368,7 @@ Status GrpcCoordinatorLink::SendBatch(const ReportBatch& batch) {
   for (const std::string& warning : batch.warnings) request.add_warnings(warning);
   for (const LocalRank& rank : batch.ranks) coord::ToProto(rank, request.add_ranks());
   for (const TierWanted& one : batch.wanted) coord::ToProto(one, request.add_wanted());
-  // Every report carries these, also one without reports: it serves as the heartbeat.
+  // Every message carries these, even one without reports: it serves as the heartbeat.
   request.set_disk_free_percent(options_.disk_free_percent());
   AddWorkers(&request);
 

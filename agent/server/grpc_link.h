@@ -35,17 +35,18 @@ struct GrpcLinkOptions {
   std::string worker_address;
   std::function<std::vector<WorkerState>()> workers;
   std::function<void(SetWorkers)> set_workers;
-  /// The life of the coordinator's store and its highest epoch that this agent has seen before.
+  /// The life of the coordinator's store and its highest epoch that this agent saw before this
+  /// start.
   SeenLife seen;
   /// Stores both durably. Called before any directive of a new life or epoch takes effect.
   std::function<Status(const SeenLife&)> store_seen = [](const SeenLife&) { return Status::Ok(); };
 };
 
-/// The connection to the coordinator, with two threads. One keeps an Attach stream open and passes
-/// directives on; it reopens a broken stream after 100 ms to 1 s and sends the node's full
-/// inventory each time. The other sends reports as soon as they exist, and otherwise heartbeats. It
-/// repeats each batch until it is acknowledged. Directives of a coordinator with an older epoch
-/// than one already seen are ignored.
+/// The connection to the coordinator, with two threads. One thread keeps an Attach stream open and
+/// passes directives on. It reopens a broken stream after 100 ms to 1 s, and sends the node's full
+/// inventory each time. The other thread sends reports as soon as they exist, and otherwise
+/// heartbeats. It repeats each batch until the coordinator acknowledges the batch. Directives of a
+/// coordinator with an older epoch than one already seen are ignored.
 class GrpcCoordinatorLink final : public CoordinatorLink {
  public:
   GrpcCoordinatorLink(GrpcLinkOptions options, std::shared_ptr<grpc::Channel> channel);
@@ -53,7 +54,8 @@ class GrpcCoordinatorLink final : public CoordinatorLink {
 
   /// Starts to attach. `handler` gets the directives until Stop() returns.
   void Start(DirectiveHandler& handler, const std::string& data_address);
-  /// Stops both threads. Pending calls end as Cancelled, and no callback runs after it returns.
+  /// Stops both threads. Pending calls end as Cancelled, and no callback runs after Stop() has
+  /// returned.
   void Stop();
   /// Blocks until the coordinator has answered an Attach. Returns false after the timeout.
   bool AwaitAttached(int64_t timeout_ms);
@@ -61,7 +63,8 @@ class GrpcCoordinatorLink final : public CoordinatorLink {
   /// Sends the telemetry of the node's ranks and GPUs once; returns the ranks to sample. Blocks up
   /// to one second. Unavailable while not attached.
   Result<coordinator::ObserveReply> Observe(coordinator::ObserveRequest request);
-  /// Sends the next report without delay, after a change of what it contains.
+  /// Sends the next report without delay. Call it after a change of the workers, which each report
+  /// lists.
   void ReportNow() { reports_.Wake(); }
 
   void Report(StoredReplica report) override { reports_.Add(std::move(report)); }
@@ -75,7 +78,7 @@ class GrpcCoordinatorLink final : public CoordinatorLink {
     node_ticks_.fetch_add(1, std::memory_order_relaxed);
     reports_.SetRanks(std::move(ranks));
   }
-  /// Returns how often the node's loop has ticked: it calls SetRanks at each tick.
+  /// Returns how often the node's loop has ticked: the loop calls SetRanks() at each tick.
   uint64_t node_ticks() const { return node_ticks_.load(std::memory_order_relaxed); }
   void Report(TierWanted wanted) override { reports_.Add(std::move(wanted)); }
   void Join(const JoinRequest& request, std::function<void(Result<Incarnation>)> done) override;

@@ -267,7 +267,7 @@ Result<std::string> Injector::Corrupt(const InjectFaultRequest& request) {
   struct stat info {};
   if (::stat(path.c_str(), &info) != 0) return Fail(ErrnoStatus(errno, "stat " + path));
   if (info.st_size == 0) return Fail(FailedPreconditionError(path + " is empty"));
-  // A file may be padded after the image's end, where no reader would notice the damage.
+  // A file may be padded after the image's end, where no read would detect the damage.
   const uint64_t bytes = std::min(static_cast<uint64_t>(info.st_size), seal.image_bytes);
   const uint64_t offset = random.Below(parts.size() == 1 ? bytes : bytes / parts.size() + 1);
   const int bit = static_cast<int>(random.Below(8));

@@ -21,18 +21,18 @@ struct InjectorOptions {
   std::string coordinator;  // address; a partition cuts the node off from the coordinator, too
 };
 
-/// Injects failures into this node for `holdfast drill`. A fault that lasts, or that kills the
-/// agent, is carried out by a separate fault injector, which also undoes it, even if the agent has
-/// ended (agent/faults). Thread-safe.
+/// Injects failures into this node for `holdfast drill`. A fault that lasts or that kills the agent
+/// is carried out by a separate process, the fault injector (agent/faults). That process also
+/// undoes the fault, even if the agent has ended. Thread-safe.
 class Injector {
  public:
   /// `ranks` and `volume` must outlive the injector.
   Injector(InjectorOptions options, WatchedRanks& ranks, Volume& volume)
       : options_(std::move(options)), ranks_(ranks), volume_(volume) {}
 
-  /// Begins the fault, or with dry_run only checks whether it is possible. Returns a sentence that
-  /// describes the fault. FailedPrecondition: drills are not enabled on this node, or the fault
-  /// would affect more than this node.
+  /// Begins the fault. With `dry_run`, only checks whether the fault is possible. Returns a
+  /// sentence that describes the fault. FailedPrecondition: drills are not enabled on this node, or
+  /// the fault would affect more than this node.
   Result<std::string> Inject(const InjectFaultRequest& request);
   /// Ends the drill's fault and undoes it; OK when there is none.
   Status End(const std::string& drill);

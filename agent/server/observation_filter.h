@@ -11,9 +11,9 @@
 
 namespace holdfast::agent {
 
-/// Filters observations of ranks before they are sent: subtracts time in which this agent was
-/// stopped, since the whole machine may have been stopped, and drops a dead rank after a number of
-/// reports. Thread-compatible.
+/// Filters observations of ranks before they are sent. Subtracts the time in which this agent was
+/// stopped, since the whole machine may have been stopped then. Drops a dead rank after
+/// kDeadReports reports. Thread-compatible.
 class ObservationFilter {
  public:
   /// How often a dead rank is reported: enough for any verdict.

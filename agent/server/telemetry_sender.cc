@@ -16,10 +16,11 @@ namespace pb = ::holdfast::coordinator;
 constexpr std::chrono::milliseconds kPollInterval(100);
 // A poll that is later than this means that the agent, or the whole machine, was stopped.
 constexpr std::chrono::milliseconds kStopped(900);
-constexpr int kCommunicatorInterval = 50;  // in polls; for a coordinator that lost them
-// Younger operations are no evidence of a hang yet.
+constexpr int kCommunicatorInterval = 50;  // in polls; a coordinator may have lost them
+// In nanoseconds. Younger operations are not yet evidence of a hang.
 constexpr uint64_t kFlightAgeMin = 700'000'000;
-// From this age on, digests include which peers are reachable. A hang is reported after 5 s.
+// In nanoseconds. From this age on, digests include which peers are reachable. A hang is reported
+// after 5 s.
 constexpr uint64_t kStuckAge = 2'000'000'000;
 
 uint64_t MonotonicNanos() {
@@ -41,8 +42,9 @@ std::optional<EdgeWait> EdgeToReport(const InFlight& flight) {
   return known ? flight.edge : own;
 }
 
-/// Returns the operations of a rank to report: all that have started, since the rank waits for
-/// them, and of those that are only enqueued the oldest of each communicator, which starts next.
+/// Returns the operations of a rank to report. These are all operations that have started, since
+/// the rank waits for them. Of the operations that are only enqueued, the oldest of each
+/// communicator is reported, since it starts next.
 std::vector<const InFlight*> FlightsToReport(const std::vector<InFlight>& in_flight) {
   std::vector<const InFlight*> reported;
   std::map<CommunicatorId, const InFlight*> next;  // by communicator

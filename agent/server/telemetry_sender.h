@@ -18,8 +18,8 @@ namespace holdfast::agent {
 class GrpcCoordinatorLink;
 
 /// Polls the telemetry of the node's ranks ten times per second and sends it to the coordinator,
-/// with errors of the GPUs. While the coordinator is unreachable, telemetry of ranks is dropped;
-/// afterwards the communicators are sent again. Runs in its own thread.
+/// with errors of the GPUs. While the coordinator is unreachable, the telemetry of ranks is
+/// dropped; afterwards the list of communicators is sent again. Runs in its own thread.
 class TelemetrySender {
  public:
   /// The arguments must outlive the sender.
@@ -30,7 +30,7 @@ class TelemetrySender {
   struct Counts {
     uint64_t sent = 0;     // digests that the coordinator has accepted
     uint64_t unsent = 0;   // digests that it has not accepted
-    uint64_t dropped = 0;  // records that the digests lack: TelemetryGaps
+    uint64_t dropped = 0;  // records that the digests lack: see TelemetryGaps
     uint64_t overwritten = 0;
     uint64_t nonsense = 0;
   };

@@ -21,11 +21,10 @@ struct GpuError {
   uint64_t seen_ns = 0;  // CLOCK_MONOTONIC
 };
 
-/// Waits for errors of the node's GPUs where there is a driver. Without a driver it retries
-/// periodically, since one may be installed or loaded later, and logs the reason once. A separate
-/// thread calls the driver, and no other thread waits for that thread: with a failed GPU any
-/// function of the driver may take minutes or never return. The driver's data is validated and
-/// bounded. Thread-safe.
+/// Waits for errors of the node's GPUs. Without a driver, logs the reason once and retries
+/// periodically, since a driver may be installed or loaded later. A separate thread calls the
+/// driver, and no other thread waits for that thread: with a failed GPU any function of the driver
+/// may take minutes or never return. The driver's data is validated and bounded. Thread-safe.
 class GpuWatch {
  public:
   /// `library` is the name or path of NVML, as for dlopen(); empty: the watch is off.

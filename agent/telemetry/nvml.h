@@ -30,7 +30,7 @@ struct NvmlEvent {
 };
 static_assert(sizeof(NvmlEvent) == 32 && offsetof(NvmlEvent, data) == 16);
 
-/// nvmlPciInfo_t, with reserve space for later releases that write more.
+/// nvmlPciInfo_t, with spare space for later releases that write more.
 struct NvmlPciInfo {
   char legacy_bus_id[16];
   unsigned int domain;

@@ -135,7 +135,7 @@ Result<std::string> WorkerManager::ReadLog(const std::string& job, const std::st
   return data;
 }
 
-/// Adopts the workers of an earlier agent.
+/// Adopts the workers that an earlier agent process started.
 void WorkerManager::Adopt() {
   MutexLock lock(mutex_);
   std::error_code error;

@@ -29,8 +29,8 @@ struct WorkerManagerOptions {
 };
 
 /// Makes the running workers of this node match the wanted ones: stops workers of earlier launches,
-/// then starts the wanted ones, and monitors them. It adopts the workers of an earlier agent. The
-/// workers of a job without a SetWanted() call stay as they are. Thread-safe.
+/// then starts the wanted ones, and monitors them. Adopts the workers that an earlier agent process
+/// started. The workers of a job without a SetWanted() call stay as they are. Thread-safe.
 class WorkerManager {
  public:
   /// Adopts existing workers and starts the manager's thread, which calls `changed` after each

@@ -11,7 +11,7 @@
 
 namespace holdfast::agent {
 
-/// What a shim needs to know to start one worker.
+/// The specification from which a shim starts one worker.
 struct WorkerSpec {
   std::string job;
   std::string run_id;
@@ -20,7 +20,7 @@ struct WorkerSpec {
   std::vector<std::string> environment;  // complete
   std::string directory;
   std::string log;       // path
-  uint32_t umask = 022;  // that the agent was started with, not the stricter one it uses
+  uint32_t umask = 022;  // of the agent's start, not the stricter one that it sets later
 };
 
 /// How a worker ended.

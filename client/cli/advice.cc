@@ -63,7 +63,7 @@ void CountRecoveries(const ObservedRun& run, RunAdvice& advice) {
 
 void AdviseTier(const ObservedRun& run, std::optional<double> stall, TierAdvice& advice) {
   // Tiers beyond memory are filled in the background: unless a cost is given, a save there costs
-  // none.
+  // nothing.
   if (!stall && advice.tier != Tier::kMemory) stall = 0;
   if (!stall) {
     advice.why_not = "the cost of a save is unknown: give --stall";

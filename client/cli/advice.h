@@ -8,8 +8,8 @@
 
 #include "storage/base/ids.h"
 
-// The arithmetic of `holdfast advise`; docs/advice.md explains it. Pure. Values that cannot be
-// computed from few observations have no value.
+// The arithmetic of `holdfast advise`; docs/advice.md explains it. Pure. A value
+// stays empty while there are too few observations to compute it.
 
 namespace holdfast::cli {
 
@@ -44,7 +44,7 @@ struct Rate {
   bool measured() const { return count >= kFailuresMin; }
   /// Mean seconds between two events; meaningful when measured().
   double mean_seconds() const { return observed_seconds / static_cast<double>(count); }
-  /// Lower bound of the mean with 95 % confidence; also when no event was observed.
+  /// Lower bound of the mean with 95 % confidence. Defined even when no event was observed.
   double least_mean_seconds() const;
 };
 

@@ -137,8 +137,8 @@ std::string EttrText(const RunAdvice& advice) {
   return text;
 }
 
-/// Returns whether the number of spares is meaningful. A bound from few incidents that exceeds the
-/// number of nodes is not.
+/// Returns whether the number of spares is meaningful. With few incidents the bound may exceed the
+/// number of nodes; it is then meaningless.
 bool HasSpareEstimate(const RunAdvice& advice, const coordinator::RunStatus& run) {
   if (advice.observed_seconds <= 0) return false;
   return advice.node_losses.measured() || advice.spares <= run.spec().nodes();

@@ -139,7 +139,7 @@ Status AgentClient::ReadOnce(const ShardKey& key, const agent::ReadShardRequest&
   HOLDFAST_RETURN_IF_ERROR(taken);
   if (guard.expired()) finished = {grpc::StatusCode::DEADLINE_EXCEEDED, "silent"};
   Status status = FromTransport(finished, peer_, timeout_ms_, kAgentHint);
-  // The agent itself sends error details: it has refused the read since it is busy.
+  // Error details come from the agent itself: it refused the read because it is busy.
   bool refused = status.code() == ErrorCode::kUnavailable && !finished.error_details().empty();
   *busy = !any && (refused || IsSlowHandshake(finished));
   HOLDFAST_RETURN_IF_ERROR(status);

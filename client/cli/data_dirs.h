@@ -10,7 +10,7 @@
 
 namespace holdfast::cli {
 
-/// A seal that exists and cannot be read.
+/// A seal that exists but cannot be read.
 struct DamagedSeal {
   std::string path;
   std::string job;

@@ -87,8 +87,8 @@ struct DrillReport {
   std::vector<std::string> missed;  // limits that were not met; empty: passed
 };
 
-/// Fills the report's `missed`. A drill without a recovery, or that restored different bytes, is
-/// never passed.
+/// Fills the report's `missed`. A drill never passes if the job did not recover, or if it restored
+/// different bytes.
 void Judge(const DrillObjective& objective, DrillReport* report);
 
 }  // namespace holdfast::cli

@@ -27,7 +27,7 @@ constexpr int64_t kEndTimeoutMs = 60'000;
 // How long after its end a fault may still be detected.
 constexpr int64_t kNotDetectedMs = 5000;
 constexpr int kVersionTries = 20;
-// How long a comparison waits for shards that only a parity group has: a killed node may come back.
+// How long a comparison waits for shards that only a parity group has: a killed node may return.
 constexpr int64_t kComparableMs = 30'000;
 constexpr int64_t kComparablePollMs = 250;
 
@@ -561,7 +561,8 @@ void DrillRunner::CompareBytes(VersionId version, DrillReport* report) {
   bool equal = true;
   for (const ShardCheck& check : checked->checks) {
     if (check.verdict != Verdict::kDamaged && check.verdict != Verdict::kMissing) continue;
-    // It was decoded from its parity group and every byte verified; its digest is compared below.
+    // The shard was decoded from its parity group, and every byte was verified. Its digest is
+    // compared below.
     if (check.verdict == Verdict::kMissing && check.decodable) continue;
     report->notes.push_back(Printable(ToString(check.key) + ": " + check.message));
     // A parity shard that was lost with a node does not affect the restored bytes.

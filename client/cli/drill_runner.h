@@ -54,7 +54,7 @@ class DrillRunner {
   /// Returns the agents' description of what the drill would do.
   Result<std::string> Rehearse(DrillPlan* plan);
   /// Runs the drill and waits at most `give_up_ms` for the recovery. A job that does not recover is
-  /// a report, not an error. Cancelled: interrupted, and the faults have been ended.
+  /// not an error; the report shows it. Cancelled: interrupted, and the faults have been ended.
   Result<DrillReport> Run(DrillPlan plan, int64_t give_up_ms);
 
  private:

@@ -223,7 +223,7 @@ class ExportCommand : public Command {
   }
 
   /// Moves the files that Python has written and synced. `.metadata` is last: without it the
-  /// directory is no checkpoint.
+  /// directory is not a checkpoint.
   static Status PublishDcp(const TargetFolder& target, const std::string& from) {
     constexpr const char* kMetadata = ".metadata";
     std::error_code error;

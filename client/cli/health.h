@@ -49,7 +49,7 @@ JobHealth HealthOf(const ClusterSnapshot& snapshot, const coordinator::JobStatus
 ///   NODE_REFUSED     the coordinator refuses an agent (an error)
 ///   OTHER_LIFE       a node has replicas of another life of the coordinator's store (an error)
 ///   NOTHING_COMMITS  ranks save, and every version is aborted (an error)
-///   IO_URING_REFUSED  the kernel refuses io_uring to an agent, which writes more slowly
+///   IO_URING_REFUSED  the kernel refuses io_uring to an agent, so the agent writes more slowly
 ///   KEEPER_LOST      no keeper holds a node's memory
 ///   KEEPER_SHARED    stopping a node's agent would end its keeper
 ///   NODE_WARNING     another condition that an agent reports
@@ -62,6 +62,7 @@ JobHealth HealthOf(const ClusterSnapshot& snapshot, const coordinator::JobStatus
 ///   PEER_STALE       the same for tier peer, of a job with parity groups
 ///   DISK_STALE       the same for tier disk
 ///   UNDER_PROTECTED  a version on disk lacks shards that its parity groups should keep there
+///   DISPUTED         tensor replicas differ in a version (an error if it is the newest one)
 ///   NODE_QUARANTINED a node gets no workers
 ///   RUN_WAITING      a run waits for nodes
 ///   RUN_FAILED       a run has failed

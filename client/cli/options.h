@@ -30,7 +30,7 @@ Environment ReadEnvironment();
 
 /// "10s", "500ms", "2m", "1.5" (seconds) → milliseconds; at least 1.
 Result<int64_t> ParseDurationMs(const std::string& text);
-/// "5%" or "0.05" → 0.05; over 0, at most 1.
+/// "5%" or "0.05" → 0.05; above 0, at most 1.
 Result<double> ParseShare(const std::string& text);
 
 }  // namespace holdfast::cli

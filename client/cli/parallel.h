@@ -9,7 +9,7 @@
 namespace holdfast::cli {
 
 /// Runs work(0) … work(count - 1) on up to `threads` threads, started in this order. After a call
-/// returned false, no further one is started. Returns when all have ended.
+/// has returned false, no further call is started. Returns when all calls have ended.
 inline void ParallelFor(size_t count, size_t threads, const std::function<bool(size_t)>& work) {
   std::atomic<size_t> next{0};
   std::atomic<bool> going{true};

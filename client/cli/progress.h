@@ -13,7 +13,7 @@ namespace holdfast::cli {
 /// seconds. Shows nothing for a short command. Any thread may call Add().
 class Progress {
  public:
-  /// `total_bytes` 0: unknown, so no percentage is shown. `clock` must outlive it.
+  /// `total_bytes` 0: unknown, so no percentage is shown. `clock` must outlive this object.
   Progress(std::string what, uint64_t total_bytes, bool enabled, Clock& clock);
   /// Clears the bar.
   ~Progress();

@@ -32,7 +32,7 @@ Examples:
 /// Shards read concurrently.
 constexpr size_t kConcurrentShards = 4;
 
-/// Writes one shard from its source or, when that fails, from the next, which `shard` then names.
+/// Writes one shard from its source. When that fails, tries the next source and sets `shard` to it.
 Result<std::unique_ptr<ShardFile>> Fetch(RestoreSource& source, const TargetFolder& target,
                                          ShardSource& shard, Progress& progress) {
   std::unique_ptr<ShardFile> file;

@@ -21,7 +21,7 @@ class RunFollower {
       : context_(context), client_(client), job_(std::move(job)) {}
 
   /// Blocks until the run has ended. kOk: it finished or was stopped. kError: it failed. With
-  /// `stop_on_signal`, the first signal stops the job in order. A second signal, or one without
+  /// `stop_on_signal`, the first signal stops the job cleanly. A second signal, or one without
   /// `stop_on_signal`, ends only this call; the job continues.
   Result<ExitCode> Follow(bool stop_on_signal, int64_t stop_deadline_ms);
 

@@ -304,8 +304,9 @@ struct Located {
   const OfflineVolume* volume;
 };
 
-/// Finds shards that the given data directories should have and do not: with those of several nodes
-/// all shards of a version, with those of one node the shards that parity groups place there.
+/// Finds shards that should be in the given data directories and are not. Directories of several
+/// nodes should have all shards of a version. Those of one node should have the shards that parity
+/// groups place there.
 class MissingFinder {
  public:
   MissingFinder(const std::vector<OfflineVolume>& volumes, const CheckOptions& options)

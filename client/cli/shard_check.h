@@ -16,7 +16,7 @@ enum class Verdict {
   kDamaged,    // bytes or structure do not match
   kMissing,    // should exist and does not
   kUnchecked,  // could not be checked: no answer, no permission, a newer format
-  kReplaced,   // replaced by newer versions during the check; no problem
+  kReplaced,   // replaced by newer versions during the check: not a problem
 };
 
 /// One replica of one shard, and the result of its check.

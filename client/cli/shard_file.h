@@ -16,7 +16,7 @@ std::string RestoredName(Rank rank, uint32_t world);
 /// concurrently.
 class ShardFile : public ShardSink {
  public:
-  /// `target` and `progress` outlive it.
+  /// `target` and `progress` must outlive this object.
   static Result<std::unique_ptr<ShardFile>> Create(const TargetFolder& target,
                                                    const ExpectedShard& expected,
                                                    Progress& progress);

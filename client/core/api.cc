@@ -22,7 +22,7 @@ using holdfast::client::Report;
 
 namespace {
 
-/// As Guarded, for calls on a client. Refuses a null client and a client of another process.
+/// Like Guarded, for calls on a client. Refuses a null client and a client of another process.
 template <typename Body>
 holdfast_code OnClient(holdfast_client* client, holdfast_error* error, Body body) {
   if (client == nullptr) return Report(holdfast::InvalidArgumentError("client is NULL"), error);

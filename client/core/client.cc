@@ -7,7 +7,7 @@
 
 namespace holdfast::client {
 namespace {
-// Outcomes of this many steps are remembered for Wait().
+// The outcomes of this many saves are kept for Wait().
 constexpr size_t kRecordsMax = 1024;
 constexpr uint64_t kDeviceGraceMs = 2000;
 
@@ -182,8 +182,8 @@ Outcome Client::Guard(void* stream) {
   MonotonicTime start = MonotonicNow();
   Status status;
   MutexLock lock(mutex_);
-  // A running copy is waited for without a limit, a slot that is not granted only for a limited
-  // time: then the save is cancelled, so that a stuck agent cannot stop the training.
+  // The wait for a running copy has no limit. The wait for a slot has one: the save is then
+  // cancelled, so that a stuck agent cannot stop the training.
   std::optional<uint64_t> ungranted_wait_ms;
   while (!AllReleasedLocked(&ungranted_wait_ms)) {
     if (!ungranted_wait_ms) {
@@ -262,7 +262,7 @@ Status Client::RecordStatusLocked(uint64_t step, const SaveRecord& record, uint3
   return failure != record.tier_failures.end() ? failure->second : Status::Ok();
 }
 
-/// Requests that the agent takes this version to the tier. Without the request, a version that is
+/// Requests that the agent take this version to the tier. Without the request, a version that is
 /// superseded, or that no version follows, may never get there.
 void Client::RequestTier(uint64_t step, uint32_t tier) {
   auto use = link_->Enter();

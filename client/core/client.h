@@ -111,8 +111,8 @@ class Client : private LinkObserver {
   Status AdmitLocked(uint64_t step, std::span<const ExtraBytes> extras) HOLDFAST_REQUIRES(mutex_);
   Outcome TakeAsyncError() HOLDFAST_REQUIRES(mutex_);
   void RaiseAsyncError(uint64_t step, const Status& status) HOLDFAST_REQUIRES(mutex_);
-  /// Returns whether the tensors may change. `ungranted_wait_ms` gets how long Guard() may wait for
-  /// saves that have no slot yet; nothing when there are none.
+  /// Returns whether the tensors may change. Sets `ungranted_wait_ms` to how long Guard() may wait
+  /// for saves that have no slot yet; to nothing when there are none.
   bool AllReleasedLocked(std::optional<uint64_t>* ungranted_wait_ms) HOLDFAST_REQUIRES(mutex_);
   Status RecordStatusLocked(uint64_t step, const SaveRecord& record, uint32_t tier, bool* known)
       HOLDFAST_REQUIRES(mutex_);
@@ -123,8 +123,8 @@ class Client : private LinkObserver {
 
   // client_save.cc: the worker
   void RunWorker();
-  /// Takes a part of the page faults that the first saves would have. Runs while the worker is
-  /// idle.
+  /// Populates a part of the mapping's pages, from offset `from` on, so that the first saves have
+  /// fewer page faults. Runs while the worker is idle.
   void Populate(uint64_t from);
   void RunTask(SaveTask& task);
   Result<uint32_t> LeaseSlot(SaveTask& task, const AgentLink::Use& use, uint64_t image_bytes);
@@ -158,7 +158,7 @@ class Client : private LinkObserver {
   std::byte* pinned_ = nullptr;           // the link's thread
   bool mapping_is_new_ = false;           // its pages are not populated; the link's thread
   PhaseHints phases_;                     // before the link, whose thread attaches it
-  std::unique_ptr<CollectiveRecorder> own_collectives_;  // the same
+  std::unique_ptr<CollectiveRecorder> own_collectives_;  // before the link, too
   CollectiveRecorder* collectives_ = nullptr;
   std::unique_ptr<AgentLink> link_;
   std::thread worker_;

@@ -88,7 +88,7 @@ void AddTo(std::atomic<uint64_t>& sum, uint64_t more) {
   if (more != 0) sum.fetch_add(more, kRelaxed);
 }
 
-/// Returns 0 when two threads have read the clock in the opposite order.
+/// Returns the difference; 0 when two threads stored their times in the opposite order.
 uint64_t Since(uint64_t earlier_ns, uint64_t later_ns) {
   return later_ns > earlier_ns ? later_ns - earlier_ns : 0;
 }
@@ -96,7 +96,7 @@ uint64_t Since(uint64_t earlier_ns, uint64_t later_ns) {
 /// Returns a number that no other process's table has.
 uint64_t WriterNumber() { return Mix(MonotonicNs() ^ static_cast<uint64_t>(::getpid()) << 48) | 1; }
 
-/// Returns this thread's lane. Few threads each have a lane of their own.
+/// Returns this thread's lane. Threads share lanes only when there are more than kLanes of them.
 uint32_t LaneOfThread() {
   static std::atomic<uint32_t> threads{0};
   thread_local uint32_t number = 0;  // 0: none yet
@@ -104,8 +104,8 @@ uint32_t LaneOfThread() {
   return (number - 1) % kLanes;
 }
 
-/// Removes what another process has left. Stores words, without memset, since the agent may read
-/// concurrently.
+/// Clears what another process has left. Stores words instead of calling memset, since the agent
+/// may read concurrently.
 void Wipe(CollectiveTable& table) {
   auto* words = reinterpret_cast<std::atomic<uint64_t>*>(&table);
   for (size_t i = 0; i < sizeof table / sizeof *words; ++i) words[i].store(0, kRelaxed);

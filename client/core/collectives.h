@@ -15,8 +15,8 @@ struct BeginOptions {
 
 /// Records this process's collectives in the table that its agent reads. The functions store to
 /// memory, without a lock, a system call or waiting; records that find no room are dropped and
-/// counted. Without an agent it keeps the operations in flight, so that the next agent gets them.
-/// Writes nothing to the agent in a forked child. Any thread may call, except where noted.
+/// counted. Without an agent the recorder keeps the operations in flight, so that the next agent
+/// gets them. In a forked child it publishes nothing. Any thread may call, except where noted.
 class CollectiveRecorder {
  public:
   CollectiveRecorder();
@@ -33,7 +33,7 @@ class CollectiveRecorder {
   /// communicator 0; records of other callers stay.
   void Release();
 
-  /// Describes a communicator. An id that is described again takes the new description. Takes a
+  /// Describes a communicator. A later description of the same id replaces the earlier one. Takes a
   /// lock: not for the hot path. InvalidArgument; ResourceExhausted: more communicators at once
   /// than the table holds.
   Status Describe(const Communicator& communicator);

@@ -91,8 +91,8 @@ class SaveCopy::Writer {
     return true;
   }
 
-  /// Counts as final the next `bytes`, which PutAhead() or a device has written. Returns false when
-  /// cancelled.
+  /// Counts the next `bytes`, which PutAhead() or a device has written, as final. Returns false
+  /// when cancelled.
   bool Advance(uint64_t bytes) {
     uint64_t before = written_;
     written_ += bytes;

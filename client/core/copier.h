@@ -84,7 +84,7 @@ class SaveCopy {
     std::span<std::byte> slot;
     /// Called at every MiB and at the end, with the number of image bytes that are final.
     std::function<void(uint64_t)> progress;
-    /// Called at every MiB; the result false cancels the copy.
+    /// Called at every MiB; returning false cancels the copy.
     std::function<bool()> alive;
     /// Called once, also when the copy fails: no host tensor is read any more, and the device
     /// copies are enqueued, so that GuardStream() orders later work after them. Does not wait for a

@@ -5,9 +5,9 @@
 namespace holdfast::client {
 
 /// Publishes the trainer's phases to the agent with a few stores to shared memory, without a lock
-/// or a system call. Without an agent it only counts, so that the next agent gets the current
-/// state. Does nothing in a forked child. Any thread may call Begin and End. Only one thread at a
-/// time may call the other functions.
+/// or a system call. Without an agent the phases are only counted, so that the next agent gets the
+/// current state. Does nothing in a forked child. Any thread may call Begin and End. Only one
+/// thread at a time may call the other functions.
 class PhaseHints {
  public:
   PhaseHints();

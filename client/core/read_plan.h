@@ -50,10 +50,10 @@ struct LoadPlan {
 using PieceIndex = std::map<std::string, std::vector<std::pair<uint32_t, uint32_t>>, std::less<>>;
 PieceIndex IndexPieces(std::span<const PlannedShard> shards);
 
-/// Plans how each of the wanted tensors is filled, every element once. Prefers shards on this node;
-/// among others, `reader`s with different numbers begin at different replicas. Units have at most
-/// `unit_bytes`. Adds one sentence to `differences` for each tensor that is missing, has another
-/// dtype or global shape, or is not covered.
+/// Plans how each of the wanted tensors is filled, every element once. Prefers shards on this node.
+/// Among the other shards, different values of `reader` begin at different replicas. Units have at
+/// most `unit_bytes`. Adds one sentence to `differences` for each tensor that is missing, has
+/// another dtype or global shape, or is not covered.
 LoadPlan PlanLoad(std::span<const PlannedShard> shards, const PieceIndex& pieces,
                   const StateDescription& wanted, uint32_t reader, uint64_t unit_bytes,
                   std::vector<std::string>* differences);

@@ -29,9 +29,9 @@ class SegmentMapping {
   /// Returns whether `fd` refers to the mapped memory.
   bool IsSame(int fd) const;
 
-  /// Takes the page faults, one every 4 KiB, that first writes to the next part would have. `from`
-  /// is 0 or an earlier result. Returns where the next part begins: bytes() when nothing is left,
-  /// or when an older kernel does not support this.
+  /// Populates the pages of the part that begins at `from`, so that the first writes to it have no
+  /// page faults (one every 4 KiB). `from` is 0 or an earlier result. Returns where the next part
+  /// begins: bytes() when nothing is left, or when an older kernel does not support this.
   uint64_t Populate(uint64_t from) const;
 
   bool valid() const { return base_ != nullptr; }

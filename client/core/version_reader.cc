@@ -239,7 +239,7 @@ struct VersionReader::Reading {
   std::atomic<size_t> next{0};
   std::atomic<bool> failed{false};
 
-  /// The stop check of helpers: when one thread fails, all threads end, also those that wait.
+  /// The stop check of helpers: when one thread fails, all threads end, including those that wait.
   static int Failed(void* reading) { return static_cast<Reading*>(reading)->failed ? 1 : 0; }
 };
 

@@ -42,7 +42,7 @@ struct Handle {
 };
 
 /// A fixed number of reference-counted entries. The thread that releases the last reference
-/// finishes the entry. Takes no lock and no memory. Any thread may call.
+/// finishes the entry. Takes no lock and allocates no memory. Any thread may call.
 ///
 /// Entry has `void Finish()`, called once while no other thread can access the entry, and
 /// `void Reset()`, which prepares a used entry for its next use.
@@ -72,7 +72,7 @@ class Pool {
   };
 
   /// Takes a free entry with `references` kept references, calls `fill` before any thread can find
-  /// the entry, and returns its handle; one of kind kNone when all entries are in use.
+  /// the entry, and returns its handle. The handle is of kind kNone when all entries are in use.
   template <typename Fill>
   Handle Take(HandleKind kind, uint32_t references, Fill fill) {
     const uint32_t index = TakeIndex();

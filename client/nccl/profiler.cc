@@ -161,8 +161,8 @@ void Abandon(const Handle& handle, Operation& operation) {
   EndPart(handle, operation.host_over);
 }
 
-/// Abandons the operation that began kSupersededMax before `number`, if later ones have ended long
-/// ago.
+/// Abandons the operation that began kSupersededMax operations before `number`, if later ones have
+/// ended long ago.
 void AbandonSuperseded(Context& context, uint64_t number) {
   if (number <= kSupersededMax) return;
   const uint64_t old = number - kSupersededMax;

@@ -17,8 +17,8 @@ namespace {
 constexpr int kConnectMinMs = 5'000;
 constexpr int kBackoffMinMs = 100;
 constexpr int kBackoffMaxMs = 1000;
-// The client drops a connection without answers after the sum of both and reconnects. TCP alone
-// would retry at growing intervals.
+// After the sum of both without an answer, the client drops the connection and reconnects. TCP
+// alone would retry at growing intervals.
 constexpr int kKeepaliveMs = 10'000;
 constexpr int kKeepaliveTimeoutMs = 10'000;
 // The server rarely sends pings: a stopped agent would not answer them either, although its kernel
@@ -57,7 +57,7 @@ Result<Pems> ReadPems(const TlsFiles& tls) {
   return pems;
 }
 
-/// For channels and servers: each side detects on its own that the other is gone.
+/// Used for channels and for servers, since each side must detect that the other one is gone.
 template <typename SetInt>
 void SetKeepalive(int time_ms, int timeout_ms, SetInt set) {
   set(GRPC_ARG_KEEPALIVE_TIME_MS, time_ms);
@@ -87,7 +87,8 @@ Result<std::shared_ptr<grpc::Channel>> MakeChannel(const Endpoint& endpoint, con
                                                    int message_bytes_max) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kBackoffMinMs);
-  // Also the minimum time for one connection attempt: on an overloaded machine accept() is slow.
+  // This is also the minimum time of a connection attempt: on an overloaded machine accept() is
+  // slow.
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kConnectMinMs);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kBackoffMaxMs);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);

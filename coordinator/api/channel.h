@@ -27,14 +27,14 @@ inline constexpr int kDataMessageBytesMax = 4 << 20;
 /// Returns the form of an endpoint that gRPC clients dial. gRPC servers bind Endpoint::ToString().
 std::string GrpcTarget(const Endpoint& endpoint);
 
-/// Makes a channel that reconnects within a second after its server returns. The channel connects
-/// lazily: OK does not mean that the server is reachable. InvalidArgument for an endpoint that is
-/// not local without TLS. A shared_ptr, since gRPC's stubs share the channel.
+/// Makes a channel that reconnects within a second after its server is reachable again. The channel
+/// connects lazily: OK does not mean that the server is reachable. InvalidArgument: the endpoint is
+/// not local and `tls` is not configured. A shared_ptr, since gRPC's stubs share the channel.
 Result<std::shared_ptr<grpc::Channel>> MakeChannel(const Endpoint& endpoint, const TlsFiles& tls,
                                                    int message_bytes_max = kControlMessageBytesMax);
 
-/// Returns the credentials to listen on `endpoint`. InvalidArgument for an endpoint that is not
-/// local without TLS; the message names the configuration key `key`.
+/// Returns the credentials to listen on `endpoint`. InvalidArgument: the endpoint is not local and
+/// `tls` is not configured; the message names the configuration key `key`.
 Result<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(const Endpoint& endpoint,
                                                                        const TlsFiles& tls,
                                                                        std::string_view key);
@@ -43,9 +43,9 @@ Result<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(const End
 /// take over the address. Meaningful only for a unix socket or a port other than 0.
 bool IsListening(const Endpoint& endpoint);
 
-/// Builds and starts `service` on `endpoint`. Unavailable if the address is in use. Sets `endpoint`
-/// to the port that was bound. `threads_max` limits the threads of a synchronous service: calls
-/// beyond the limit fail with ResourceExhausted; 0: no limit.
+/// Starts a server with `service` on `endpoint`. Unavailable if the address is in use. Sets the
+/// port of `endpoint` to the one that was bound. `threads_max` limits the threads of a synchronous
+/// service: calls beyond the limit fail with ResourceExhausted; 0: no limit.
 Result<std::unique_ptr<grpc::Server>> StartServer(grpc::Service& service, Endpoint& endpoint,
                                                   const TlsFiles& tls, std::string_view key,
                                                   int message_bytes_max = kControlMessageBytesMax,

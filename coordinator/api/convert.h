@@ -62,11 +62,11 @@ void ToProto(const TierWanted& wanted, pb::TierWanted* out);
 Result<VersionPlaces> FromProto(const pb::PlanRestoreReply& reply);
 Result<RestoreDecision> FromProto(const pb::DecideRestoreReply& reply);
 
-/// Converts an error for a call whose reply has no Outcome, e.g. a refused Attach: the nearest gRPC
-/// code, with the ErrorCode number in the details.
+/// Converts an error for a call whose reply has no Outcome, such as a refused Attach. Returns the
+/// nearest gRPC code, with the ErrorCode number in the details.
 grpc::Status ToGrpc(const Status& status);
-/// Converts back. A failure of the transport itself becomes Unavailable, DeadlineExceeded,
-/// Cancelled, Unsupported or ResourceExhausted, with `endpoint` in the text.
+/// Converts the result of a call back. A failure of the transport itself becomes Unavailable,
+/// DeadlineExceeded, Cancelled, Unsupported or ResourceExhausted, with `endpoint` in the text.
 Status FromGrpc(const grpc::Status& status, const std::string& endpoint);
 
 }  // namespace holdfast::coord

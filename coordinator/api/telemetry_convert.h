@@ -17,19 +17,19 @@ void ToProto(const StepTime& step, pb::StepTime* out);
 Communicator FromProto(const pb::Communicator& communicator);
 void ToProto(const Communicator& communicator, pb::Communicator* out);
 
-/// The message has no step, device time, channels, source, flags and peer.
+/// The message has no step, device time, channels, source, flags or peer.
 CollectiveRecord FromProto(const pb::CollectiveRecord& record);
 void ToProto(const CollectiveRecord& record, pb::CollectiveRecord* out);
 
-/// The message has no age of the edge.
+/// The message does not have the age of the edge.
 InFlight FromProto(const pb::InFlight& flight);
 void ToProto(const InFlight& flight, pb::InFlight* out);
 
 CompletedCount FromProto(const pb::CompletedCount& completed);
 void ToProto(const CompletedCount& completed, pb::CompletedCount* out);
 
-/// The message has one of the four times: of a send the transfer, of a receive the wait for the
-/// peer.
+/// The message has only one of the four times: the transfer of a send, or the wait of a receive for
+/// its peer.
 PeerTransfers FromProto(const pb::PeerTransfers& transfers);
 void ToProto(const PeerTransfers& transfers, pb::PeerTransfers* out);
 

@@ -12,7 +12,7 @@
 
 namespace holdfast {
 
-/// Whether a job has trainers anywhere. Running until the contrary is known.
+/// Whether a job has trainers on any node. A job counts as running until it is known to have ended.
 enum class JobPhase : uint8_t {
   kRunning = 0,
   kEnded = 1,     // no trainer is left
@@ -48,12 +48,12 @@ struct JobState {
 struct PrepareShard {
   uint64_t request = 0;  // 0: no Prepared is expected
   ShardIdentity identity;
-  Tier tier = Tier::kMemory;  // of the source's replica; peer: decode the shard from `group`
+  Tier tier = Tier::kMemory;  // of the source replica; peer: decode the shard from `group`
   Tier into = Tier::kMemory;  // memory or disk
   std::string source_node = {};
   std::string source_address = {};
   uint64_t digest = 0;  // 0: any
-  /// At tier peer: the group in the version's incarnation, which decodes the shard.
+  /// With `tier` peer: the parity group, of the version's incarnation, that decodes the shard.
   std::optional<GroupPlan> group = {};
   bool operator==(const PrepareShard&) const = default;
 };
@@ -66,8 +66,8 @@ struct RemoveVersion {
   bool operator==(const RemoveVersion&) const = default;
 };
 
-/// Run these workers of a job, and stop workers of another run ID first. Without ranks the node
-/// should have none.
+/// Run these workers of a job, and first stop the job's workers of any other run ID. With `ranks` 0
+/// the node stops all workers of the job.
 struct SetWorkers {
   std::string job;
   std::string run_id;

@@ -5,21 +5,22 @@
 
 #include "storage/base/ids.h"
 
-// Limits of the values that agents and the coordinator exchange. The conversion from the wire
-// enforces them. Those of parity groups are in storage/parity/group_plan.h.
+// Limits of the values that agents and the coordinator exchange. The conversion from the wire form
+// enforces them. The limits of parity groups are in storage/parity/group_plan.h.
 
 namespace holdfast {
 
-/// Largest incarnation and largest step. Each has a successor, and both fit into a signed number.
+/// Largest incarnation and largest step. Each has a successor, and both fit in an int64_t.
 inline constexpr uint64_t kVersionNumberMax = (uint64_t{1} << 63) - 2;
-/// Longest text in a replica report: why a replica failed, or which chunk is damaged.
+/// Most bytes of a text in a report: why a replica failed, which chunk is damaged, or an outcome.
 inline constexpr size_t kReportTextBytesMax = 4096;
 
-/// Workers on one node, arguments of a command, and bytes of command and environment.
+/// Most workers on one node, most arguments and most environment variables of a command, and most
+/// bytes of both together.
 inline constexpr uint32_t kWorkersMax = 1024;
 inline constexpr size_t kCommandArgumentsMax = 4096;
 inline constexpr size_t kCommandBytesMax = 256 << 10;
-/// Largest number of bytes kept of a worker's last output.
+/// Most bytes of the end of a worker's output that are kept.
 inline constexpr size_t kLastLinesBytesMax = 4096;
 
 }  // namespace holdfast

@@ -10,14 +10,14 @@
 #include "storage/base/status.h"
 #include "storage/format/replica_sample.h"
 
-// Reports of an agent to the coordinator. Replica reports list the shards that a node has; the
-// coordinator commits a version when the reports of all its shards have arrived.
+// Reports of an agent to the coordinator. Replica reports list the shards that a node has. The
+// coordinator commits a version when each of its shards has been reported.
 
 namespace holdfast {
 
 /// The node has a replica of the shard at `tier`, complete and checksummed. The shard belongs to a
 /// rank, or is the parity shard of a node (`IsParity(rank)`). With `damage` the replica has bad
-/// chunks: its good chunks still serve to decode other shards, and a PrepareShard repairs the
+/// chunks: its good chunks can still be used to decode other shards, and a PrepareShard repairs the
 /// replica.
 struct StoredReplica {
   ShardIdentity identity;
@@ -26,7 +26,7 @@ struct StoredReplica {
   uint64_t image_bytes = 0;
   std::string damage = {};  // not empty: describes the bad chunk that was found
   LifeId life = {};         // from the seal
-  /// Set only after a save: checksums of bytes that other ranks must have equal.
+  /// Set only after a save: checksums of bytes that must be equal on other ranks.
   std::vector<ReplicaSample> samples = {};
   bool operator==(const StoredReplica&) const = default;
 };
@@ -45,7 +45,7 @@ struct RemovedReplica {
   std::string damage = {};  // not empty: why the replica was dropped as damaged
 };
 
-/// The outcome of a PrepareShard. DataLoss: the source is damaged and no longer counts.
+/// The outcome of a PrepareShard. DataLoss: the source replica is damaged and no longer counts.
 struct Prepared {
   uint64_t request = 0;
   Status outcome;
@@ -60,7 +60,7 @@ struct LocalRank {
   bool operator==(const LocalRank&) const = default;
 };
 
-/// A trainer waits for a version at a tier.
+/// A trainer waits until a version is committed at a tier.
 struct TierWanted {
   std::string job;
   VersionId version;

@@ -19,7 +19,7 @@ struct JoinRequest {
   Rank rank;
   uint32_t world = 0;
   uint32_t uid = 0;
-  uint64_t slot_bytes = 0;  // upper bound for a shard of this rank
+  uint64_t slot_bytes = 0;  // upper bound on the size of a shard of this rank
   /// The incarnation that this process joined before.
   std::optional<Incarnation> joined_before;
 };
@@ -53,8 +53,8 @@ struct VersionPlaces {
     uint64_t digest = 0;  // 0: any
     std::vector<ShardPlace> places;
   };
-  std::vector<Shard> shards;      // by rank of the world that saved it
-  std::vector<GroupPlan> groups;  // can decode shards without a replica
+  std::vector<Shard> shards;      // by rank of the world that saved the version
+  std::vector<GroupPlan> groups;  // can decode the shards that have no replica
 };
 
 }  // namespace holdfast

@@ -10,7 +10,7 @@ namespace holdfast {
 
 /// Action on a job that hangs or is slow while its processes run.
 enum class DetectAction : uint8_t {
-  kDefault = 0,  // of a run: use the coordinator's configuration
+  kDefault = 0,  // only in a RunSpec: the coordinator's configuration applies
   kOff = 1,
   kAlert = 2,    // open incidents only
   kRestart = 3,  // also restart jobs whose hang lasts

@@ -65,7 +65,7 @@ std::optional<Cut> FindCut(const Table& table, const std::set<Index>& suspects,
   for (const auto& [node, count] : counts) {
     const auto& [failed_links, working_links] = count;
     if (working_links > 0 || suspects.count(node) == 0) continue;
-    // Other ends of the node's failed links that reach some third node.
+    // Counts the other ends of the node's failed links that reach some third node.
     const auto connected =
         std::count_if(failed_ends.begin(), failed_ends.end(), [&, me = node](const auto& ends) {
           if (ends.first != me && ends.second != me) return false;

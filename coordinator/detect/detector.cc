@@ -64,7 +64,7 @@ size_t CountNodes(const std::vector<Verdict>& verdicts) {
 }
 
 /// Replaces the verdicts by one on the fabric if they blame many nodes at once, since that many
-/// nodes rarely fail independently. Verdicts of certainty (dead or stopped processes) stay.
+/// nodes rarely fail independently. Verdicts that are certain (dead or stopped processes) stay.
 void SuspectFabric(const Table& table, const DetectorOptions& options,
                    std::vector<Verdict>& verdicts) {
   std::vector<Verdict> uncertain;

@@ -11,12 +11,12 @@
 namespace holdfast::detect {
 
 struct DetectorOptions {
-  // Hangs. A stall that may be a legitimate pause is given more patience than one that cannot be.
+  // Hangs. The patience is longer for a stall that may be a legitimate pause.
   Clock::Duration hang_after = std::chrono::seconds(5);     // no progress: a suspicion
   Clock::Duration stuck_after = std::chrono::seconds(30);   // a verdict if all ranks are blocked
   Clock::Duration absent_after = std::chrono::seconds(60);  // a verdict if a rank may still join
   Clock::Duration silent_after = std::chrono::seconds(40);  // a verdict if a node is silent
-  /// The longest pause that earlier incarnations of the job are known to have made.
+  /// The longest pause of earlier incarnations of the job, as far as it is known.
   Clock::Duration longest_pause{0};
   Clock::Duration dead_after = std::chrono::seconds(2);  // a silent node's reports are out of date
   // Slowness.
@@ -65,7 +65,7 @@ class Detector {
   /// Returns the present faults, dead processes first; none if the job is healthy. Returns a fault
   /// again for as long as it lasts.
   std::vector<Verdict> Evaluate(Clock::TimePoint now);
-  /// Returns hangs younger than their patience, which become verdicts if they last. They carry the
+  /// Returns hangs younger than their patience, which become verdicts if they last. They have the
   /// evidence so far and no action. Set by Evaluate.
   const std::vector<Verdict>& suspicions() const;
   /// Returns the longest stall outside marked phases after which the job continued without help.

@@ -48,7 +48,7 @@ GatheredOperation* Gatherer::Open(const CollectiveRecord& record, uint32_t posit
 void Gatherer::Add(const CollectiveRecord& record, uint32_t position, Clock::TimePoint now) {
   std::vector<uint64_t>& newest = NewestOf(record.kind);
   newest.resize(members_);
-  // Also if the record itself is dropped below: a full gatherer empties only this way.
+  // This applies even if the record itself is dropped below: otherwise a full gatherer stays full.
   for (GatheredOperation& open : open_) {
     const uint64_t passed_from = open.sequence + kPassedBy;
     const bool passes = newest[position] < passed_from && record.sequence >= passed_from;

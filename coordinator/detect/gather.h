@@ -40,10 +40,10 @@ class Gatherer {
 
   /// Adds one rank's times.
   void Add(const CollectiveRecord& record, uint32_t position, Clock::TimePoint now);
-  /// Returns the oldest operation once all members have reported it or, since a record was lost,
-  /// much later operations. Also returns it if at least half of the members have reported it and it
-  /// was opened no later than `before`. Keeps the order: a later operation waits for an earlier
-  /// one.
+  /// Returns the oldest operation once each member has reported it, or has reported much later
+  /// operations, since its record was lost. Also returns the operation if at least half of the
+  /// members have reported it and it was opened no later than `before`. Keeps the order: a later
+  /// operation waits for an earlier one.
   std::optional<GatheredOperation> Take(Clock::TimePoint before);
   bool empty() const { return open_.empty(); }
 

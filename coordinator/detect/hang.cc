@@ -111,7 +111,8 @@ class HangFinder {
                         table_.comm(operation.comm).members.size(), NameOf(operation), kind.first,
                         kind.second, RanksInWords(ranks)));
       }
-      // The ranks that differ from the most common kind are named, unless they are just as many.
+      // Names the ranks that differ from the most common kind, unless there are just as many of
+      // them.
       const auto most = std::max_element(
           kinds.begin(), kinds.end(),
           [](const auto& a, const auto& b) { return a.second.size() < b.second.size(); });
@@ -258,7 +259,7 @@ class HangFinder {
         !IsAbsentLongEnough(rank, operation, patience)) {
       return AsSuspicion(std::move(verdict), patience);
     }
-    // A process in a debugger is a person's decision: alert only.
+    // A person has stopped the process in a debugger: alert only.
     if (info.latest.process_state == 't') verdict.action = Action::kAlert;
     return verdict;
   }
@@ -465,8 +466,7 @@ class HangFinder {
   }
 
   /// Blames a node or a link that is cut off, and returns whether there is one. Such a cut blocks
-  /// all connections of the operation, so that following the connections would name an arbitrary
-  /// one.
+  /// all connections of the operation, so following them would name an arbitrary one.
   bool BlameCut(const Operation& operation, Verdict& verdict) const {
     std::set<Index> nodes;
     for (const Operation::Starter& starter : operation.starters) {

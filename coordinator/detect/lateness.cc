@@ -34,9 +34,9 @@ constexpr double kDifferenceUpper = 1.81;
 Lateness::Lateness(uint32_t members, const DetectorOptions& options)
     : options_(options), anchor_(members), tracks_(members), lag_(members) {}
 
-/// The least length of a window. If the duration of an iteration is unknown, it is some tenths of a
-/// second and a large share of the second longest window. A window then covers both the short and
-/// the long parts of the program.
+/// The least length of a window. If the duration of an iteration is unknown, the length is at least
+/// a few tenths of a second and a large share of the second longest window. A window then covers
+/// both the short and the long parts of the program.
 double Lateness::MinWindow(double iteration_ns) const {
   if (iteration_ns > 0) return kWindowIterations * iteration_ns;
   double longest = 0;
@@ -195,8 +195,8 @@ void Lateness::AddWindow(const GatheredOperation& operation, double wall_ns,
   RecordWindow(wall_ns, baseline);
 }
 
-/// Measures noise by differences between windows far apart. Lasting differences cancel out of them,
-/// and slow changes remain.
+/// Measures noise by the differences between windows far apart: lasting differences between members
+/// cancel out, and slow changes remain.
 void Lateness::RecordNoise(RoleBaseline& baseline) {
   scratch_.clear();
   for (size_t i = 0; i < own_ns_.size(); ++i) {

@@ -4,8 +4,8 @@
 #include "coordinator/detect/waits.h"
 
 // How long a root of the waits-for graph may make no progress before it counts as hung. A false
-// restart costs all ranks the steps since the last save and the time to load it; patience costs
-// only the wait. A stall that could be a legitimate pause is therefore given the length of the
+// restart costs all ranks the steps since the last save and the time to restore it; patience costs
+// only the wait. If a stall could be a legitimate pause, the patience is therefore as long as the
 // job's legitimate pauses, and at least a minute.
 
 namespace holdfast::detect {

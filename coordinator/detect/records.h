@@ -9,14 +9,14 @@
 #include "storage/collective/collective.h"
 
 // The records that agents report about a running job: plain values, the input of the detector. Each
-// comes from one rank, or from the agent of its node. The detector uses only durations on that
-// node's monotonic clock and never compares times of different nodes. Any record may be lost, late,
-// duplicated or corrupt. The detector refuses a number outside an enum.
+// record comes from one rank, or from the agent of its node. The detector uses only durations on
+// that node's monotonic clock and never compares times of different nodes. Any record may be lost,
+// late, duplicated or corrupt. The detector refuses a number that is not in its enum.
 
 namespace holdfast::detect {
 
-/// One operation that one rank completed. A writer may report a sample of the operations if all
-/// ranks choose the same ones: by a hash of (communicator, kind, sequence).
+/// One operation that one rank completed. Agents may report only a sample of the operations if all
+/// ranks choose the same ones, by a hash of (communicator, kind, sequence).
 struct RankRecord {
   Rank rank;
   CollectiveRecord record = {};

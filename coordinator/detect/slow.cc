@@ -32,14 +32,16 @@ constexpr size_t kFabricCommsMin = 4;
 // Lasting lateness.
 constexpr size_t kTrackMin = 10;             // windows needed to know a member's lasting excess
 constexpr double kLastingSpreadMin = 0.003;  // robust spread of lasting excesses
-/// The usual spread. A small number of members may show less, so it counts like this many members.
+/// The usual spread of lasting excesses. A few members may show a smaller one, so the usual spread
+/// is averaged in, with the weight of kLastingSpreadWeight members.
 constexpr double kLastingSpreadUsual = 0.0045;
 constexpr double kLastingSpreadWeight = 8;
 constexpr size_t kRingMin = 4;         // members of a ring; two or three may be pipeline stages
 constexpr double kSimilarShare = 0.5;  // of a rank's excess: the other rank is of the same kind
 constexpr size_t kKindShare = 64;      // one rank in this many may be similar by chance
-/// Fewer other ranks do not show the usual spread. A rank that was always late then needs this
-/// excess to be a straggler and not of a slower kind.
+/// With fewer other ranks than this, the usual spread does not show. A rank that was always late
+/// then counts as a straggler only from the excess kFewAlwaysMin on: it may only be of a slower
+/// kind.
 constexpr size_t kFewOthers = 6;
 constexpr double kFewAlwaysMin = 0.06;
 constexpr double kShiftMin = 0.0015;                // least spread of members' changes

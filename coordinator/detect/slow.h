@@ -16,8 +16,8 @@
 
 namespace holdfast::detect {
 
-/// Returns the robust spread of the ranks' lasting excesses over their peers; reorders. A small
-/// number of ranks is weighted with the usual spread.
+/// Returns the robust spread of the ranks' lasting excesses over their peers. Reorders `excesses`.
+/// For a small number of ranks, the result is a weighted mean with the usual spread.
 double LastingSpread(std::span<double> excesses);
 
 /// More very late windows than chance explains.
@@ -107,7 +107,8 @@ class SlownessDetector {
   Clock::TimePoint scanned_at_;
   std::optional<Edge> scan_found_;  // by the previous scan
   std::vector<Verdict> scan_verdicts_;
-  /// Transfers are or recently were slow, which changes how computing and operations overlap.
+  /// Whether transfers are slow or were so recently, which changes how computing and operations
+  /// overlap.
   bool transfers_unstable_ = false;
   Clock::TimePoint unstable_until_;
   Clock::Duration longest_ended_{0};  // the longest slowdown of transfers that has ended

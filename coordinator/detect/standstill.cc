@@ -12,7 +12,7 @@ namespace {
 
 constexpr Clock::Duration kReportMaxAge = std::chrono::seconds(3);
 constexpr uint32_t kStepsKnown = 2;  // steps of a rank that show how long its steps take
-constexpr uint32_t kStepsAhead = 3;  // steps of other ranks before a rank without steps is missed
+constexpr uint32_t kStepsAhead = 3;  // steps of others from which a rank without steps is judged
 constexpr double kStepFactor = 1.5;
 constexpr double kPauseFactor = 1.25;
 

@@ -3,8 +3,8 @@
 #include "coordinator/detect/hang.h"
 #include "coordinator/detect/table.h"
 
-// Finds hangs of jobs that report steps and no operations. It is unknown which rank waits for
-// which, only which ranks have made no step for a long time.
+// Finds hangs of jobs that report steps and no operations. It is not known which rank waits for
+// which other one, only which ranks have made no step for a long time.
 
 namespace holdfast::detect {
 

@@ -59,7 +59,7 @@ struct RankInfo {
   Clock::TimePoint moved_at = Clock::TimePoint::min();
   /// Time of the last report in which the rank was in a phase without steps.
   Clock::TimePoint excused_at = Clock::TimePoint::min();
-  uint8_t phases = 0;                                      // the marked phases it is in now
+  uint8_t phases = 0;                                      // the marked phases of the rank now
   Clock::TimePoint phase_since = Clock::TimePoint::min();  // when `phases` last changed
   /// Total length of the marked phases that ended since the rank's last common operation. When
   /// other ranks wait for this rank, this much of their waiting time does not count.
@@ -104,8 +104,8 @@ struct CommInfo {
   Recent<float, 16> pauses_ns;  // gaps of at least a second between operations
   bool pairwise = false;        // it has sends or receives
 
-  /// Whether the agents of at least half of the members reported the communicator. A single faulty
-  /// agent cannot invent one.
+  /// Whether the agents of at least half of the members have reported the communicator, so that a
+  /// single faulty agent cannot make up a large one.
   bool is_confirmed() const { return confirmed * 2 >= members.size(); }
 };
 

@@ -49,7 +49,7 @@ void Track::Learn(double excess) {
 }
 
 size_t Track::Add(double excess, const LatenessThresholds& from, uint32_t windows) {
-  // A rank that merely regressed to its peers' level is not a straggler.
+  // A rank that was faster than its peers and is now at their level is not a straggler.
   const double slower_by = std::min(excess, excess - static_cast<double>(usual_));
   const bool slower = knows_past() && slower_by >= from.past;
   if (!knows_past()) {

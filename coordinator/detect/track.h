@@ -68,8 +68,8 @@ class Track {
     return lasting_ == 0 ? 0 : lasting_ - static_cast<double>(usual_);
   }
   double lasting_shift_error(double noise) const;
-  /// Whether the excess has grown by at least `min_shift` for long. A rank that merely regressed to
-  /// its peers' level is not a straggler.
+  /// Whether the excess has grown by at least `min_shift` and has stayed so for long. A rank that
+  /// was faster than its peers and is now at their level is not a straggler.
   bool small_change(double min_shift) const {
     return lasting_ > 0 && lasting_ >= min_shift / 2 && lasting_shift() >= min_shift;
   }

@@ -19,7 +19,7 @@ enum class FaultClass : uint8_t {
   kComputeSlow = 5,       // a straggler: a rank joins late ("non-communication slow")
   kSoftwareMismatch = 6,  // ranks call different operations
   kProgramDeadlock = 7,   // ranks wait for each other in a cycle
-  kFabric = 8,            // too many nodes look faulty at once to be the cause
+  kFabric = 8,            // the fabric is suspected: too many nodes look faulty at once
 };
 /// "dead", "non-communication hang", …
 std::string_view ToString(FaultClass fault);

@@ -33,8 +33,8 @@ struct FaultRequest {
   int64_t start_in_ms = 0;
   int64_t duration_ms = 0;
   ProcessName process;
-  /// kRestart of a complete node: its run directory. Kills the node's keeper, shims and workers
-  /// too; data directories stay.
+  /// The run directory of a node; not empty: kRestart also kills the node's keeper, shims and
+  /// workers. Data directories stay.
   std::string node_run_dir;
   /// kStop: percentage of each 100 ms in which the process is stopped.
   uint32_t stopped_percent = 100;
@@ -46,11 +46,11 @@ struct FaultRequest {
 /// process ID. The injector outlives the caller. AlreadyExists: an injector with this record is
 /// running.
 Result<pid_t> StartInjector(const FaultRequest& request);
-/// Checks whether an injector can carry out kCut on this machine, with an injector that only tries
-/// it. FailedPrecondition has the reason.
+/// Checks whether kCut is possible on this machine, by a run of the injector that only tests this.
+/// FailedPrecondition states the reason why it is not.
 Status RehearseInjector(const FaultRequest& request);
-/// Makes the injector with this record revert its fault and waits for its end. OK if none is
-/// running; DeadlineExceeded if it does not end.
+/// Makes the injector with this record revert its fault, and waits until the injector has ended. OK
+/// if none is running; DeadlineExceeded if it does not end in time.
 Status StopInjector(const std::string& record);
 
 /// Parses the arguments that StartInjector passes to holdfast-fault. InvalidArgument for any other

@@ -34,8 +34,8 @@ inline constexpr MetricSpec kDroppedSeries{
 /// The values of metrics at one instant. Thread-compatible.
 class MetricsPage {
  public:
-  /// Makes a family for each of `specs`, in their order, also for those without values. A metric
-  /// keeps the first kSeriesMax values; further ones count in kDroppedSeries.
+  /// Makes a family for each of `specs`, in their order, even if it gets no values. A metric keeps
+  /// its first kSeriesMax series; further ones count in kDroppedSeries.
   explicit MetricsPage(MetricSpecs specs);
 
   /// Sets a gauge or counter. `labels` are the values of the labels of `spec`, in order.

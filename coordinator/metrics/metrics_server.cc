@@ -67,14 +67,14 @@ std::string Render(const MetricsServer::Collect& collect) {
   return prometheus::TextSerializer().Serialize(collect().Take());
 }
 
-/// Lets the library read a request from a connection and write the answer.
+/// The stream on which the library reads requests from a connection and writes answers.
 class ScrapeStream final : public httplib::Stream {
  public:
   explicit ScrapeStream(ScrapeConnection& connection) : connection_(connection) {}
   bool is_readable() const override { return true; }
   bool is_writable() const override { return true; }
-  /// The library has no limit for a request's headers, and it matches a range by a recursive
-  /// std::regex, which would need megabytes of the stack: requests with a range are refused.
+  /// The library has no limit on the size of all headers. It matches a range with a recursive
+  /// std::regex, which could need megabytes of stack, so requests with a range are refused.
   ssize_t read(char* bytes, size_t size) override {
     const auto got = connection_.Read(bytes, std::min(size, left_));
     if (!got) return -1;
@@ -102,8 +102,8 @@ class ScrapeStream final : public httplib::Stream {
   std::string line_;  // the beginning of the current line
 };
 
-/// The library's threads; a connection is accepted only when one is free. Others wait in the
-/// socket's backlog.
+/// The library's threads. A connection is accepted only when a thread is free; until then it waits
+/// in the socket's backlog.
 class ScrapeThreads final : public httplib::ThreadPool {
  public:
   ScrapeThreads() : httplib::ThreadPool(kScrapeThreads) {}
@@ -174,7 +174,7 @@ Status MetricsServer::Http::BindUnix(const std::string& path) {
   constexpr int kAnyPort = 1;  // the library requires one and does not use it
   if (!bind_to_port(path, kAnyPort)) return ErrnoStatus(errno, "bind");
   socket_path_ = path;
-  // Adds the bits that the umask took.
+  // Adds the bits that the umask has removed.
   return ::chmod(path.c_str(), kScrapeSocketMode) == 0 ? Status::Ok() : ErrnoStatus(errno, "chmod");
 }
 
@@ -206,8 +206,8 @@ Status MetricsServer::Http::Start(Endpoint& endpoint) {
 
 void MetricsServer::Http::Serve() {
   while (!stopping_) {
-    // The library closes this duplicate and returns when it cannot accept: at the end, or because
-    // the machine has no more files or memory.
+    // The library closes this duplicate and returns when it cannot accept: when the server stops,
+    // or when files or memory are exhausted.
     svr_sock_ = ::fcntl(listener_.get(), F_DUPFD_CLOEXEC, 0);
     try {
       listen_after_bind();
@@ -230,8 +230,8 @@ bool MetricsServer::Http::process_and_close_socket(socket_t accepted) {
 void MetricsServer::Http::Answer(UniqueFd accepted) {
   ::fcntl(accepted.get(), F_SETFD, FD_CLOEXEC);
   ::fcntl(accepted.get(), F_SETFL, O_NONBLOCK);
-  // Declared before the connection, which uses it. Loaded now, so that a renewed certificate needs
-  // no restart.
+  // Declared before the connection, which uses it. Loaded for each connection, so that a renewed
+  // certificate needs no restart.
   std::unique_ptr<ScrapeTls> tls;
   ScrapeConnection connection(std::move(accepted), stop_.get(),
                               Clock::Real().Now() + kScrapeTimeout);
@@ -246,7 +246,7 @@ void MetricsServer::Http::Answer(UniqueFd accepted) {
   }
   ScrapeStream stream(connection);
   bool closed = false;
-  // The library would spend more time to compress a page than the network needs to carry it.
+  // To compress a page would take the library longer than the network takes to send the page.
   const auto set_up = [](httplib::Request& request) { request.headers.erase("Accept-Encoding"); };
   if (process_request(stream, true, closed, set_up)) connection.Finish();
 }
@@ -257,7 +257,7 @@ void MetricsServer::Http::Respond(const httplib::Request& request, httplib::Resp
     response.set_content(body, kPageType);
   };
   if (!options_.token_file.empty()) {
-    // Read now, so that a new token needs no restart.
+    // Read for each request, so that a new token needs no restart.
     auto token = ReadMetricsToken(options_.token_file);
     if (!token) {
       Log(LogLevel::kWarn, "MetricsTokenFailed", {Kv("error", token.error().ToString())});

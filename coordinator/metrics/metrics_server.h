@@ -15,7 +15,7 @@ namespace holdfast::coord {
 /// pages to the text file. The process must ignore SIGPIPE.
 class MetricsServer {
  public:
-  /// Several threads call it at once. It must not block for long.
+  /// Returns a page. Several threads call this at the same time. It must not block for long.
   using Collect = std::function<MetricsPage()>;
 
   /// Starts what `options` name. Errors as from CheckMetrics; Unavailable if the address is in use
@@ -27,7 +27,7 @@ class MetricsServer {
 
   /// Returns the listening address, with the port that was bound; empty: no address.
   const std::string& address() const { return address_; }
-  /// Returns whether the address is https.
+  /// Returns whether the address is served by HTTPS.
   bool https() const { return https_; }
 
  private:

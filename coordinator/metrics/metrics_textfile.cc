@@ -13,7 +13,7 @@
 
 namespace holdfast::coord {
 namespace {
-// The collector runs as another user.
+// The collector that reads the file runs as another user.
 constexpr mode_t kTextfileMode = 0644;
 }  // namespace
 
@@ -52,7 +52,7 @@ void MetricsTextfile::Run() {
 Status MetricsTextfile::Write(const std::string& text) {
   // Collectors ignore files that do not end in .prom.
   const std::string part = path_ + ".part";
-  // A new file each time: another user's file or link of this name is not written through.
+  // A new file each time, so that this never writes into another user's file or through a link.
   ::unlink(part.c_str());
   const UniqueFd file(
       ::open(part.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, kTextfileMode));

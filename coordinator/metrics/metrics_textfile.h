@@ -10,11 +10,12 @@
 
 namespace holdfast::coord {
 
-/// Writes a text to a file again and again, each time by renaming a complete file, so that readers
-/// never see a part. The destructor removes the file. A thread writes; Threads: any.
+/// Replaces a file by a new text at an interval. Each time a complete file is renamed, so readers
+/// never see a partial one. The destructor removes the file. A thread of the object writes.
+/// Threads: any.
 class MetricsTextfile {
  public:
-  /// `render` is called by the thread. Starts at once.
+  /// Starts at once. The thread calls `render` for each text.
   MetricsTextfile(std::string path, std::chrono::seconds period,
                   std::function<std::string()> render);
   ~MetricsTextfile();

@@ -9,13 +9,13 @@
 #include "storage/base/fd.h"
 #include "storage/base/status.h"
 
-// Declared here, so that this header does not include OpenSSL's.
+// Declared here, so that this header need not include headers of OpenSSL.
 struct ssl_ctx_st;
 struct ssl_st;
 
 namespace holdfast::coord {
 
-/// The certificate of the server of metrics. Thread-safe.
+/// The certificate of the metrics server. Thread-safe.
 class ScrapeTls {
  public:
   /// InvalidArgument: the message names the key of the file that cannot be used.
@@ -41,12 +41,12 @@ class ScrapeConnection {
   ScrapeConnection(const ScrapeConnection&) = delete;
   ScrapeConnection& operator=(const ScrapeConnection&) = delete;
 
-  /// Makes the TLS handshake. `tls` must outlive the connection.
+  /// Performs the TLS handshake. `tls` must outlive the connection.
   Status StartTls(const ScrapeTls& tls);
   /// Waits for bytes and returns their number, at least one. Unavailable: the connection has ended.
   Result<size_t> Read(char* bytes, size_t size);
   Status Write(std::string_view bytes);
-  /// Ends TLS, so that the client knows that the answer is complete.
+  /// Ends TLS in order, so that the client can distinguish a complete answer from a truncated one.
   void Finish();
 
  private:

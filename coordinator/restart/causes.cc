@@ -58,8 +58,8 @@ bool IsFailure(const WorkerState& worker) {
   return worker.phase == WorkerPhase::kStuck || worker.exit_code != 0 || worker.signal != 0;
 }
 
-/// Returns whether a node of the launch is silent or has lost its stream. Such a node may be the
-/// cause why workers elsewhere exited.
+/// Returns whether a node of the launch is silent or its stream has ended. Such a node may be the
+/// reason why workers on other nodes exited.
 bool AnyNodeUnresponsive(const RunReadContext& context, const Run& run) {
   return std::any_of(run.record.nodes.begin(), run.record.nodes.end(), [&](const auto& name) {
     const WorkerNode& node = context.table.nodes.at(name);
@@ -95,7 +95,7 @@ std::optional<Failure> FindLostNode(const RunReadContext& context, const Run& ru
     }
     if (missing == 0) continue;
     failure.nodes = {name};
-    // Waiting for the node is pointless once the launch has failed.
+    // Once the launch has failed, there is no reason to wait for the node.
     const auto last_seen = std::min(node.last_contact, node.state_since);
     const Clock::Duration away = context.at.now - last_seen;
     const auto progress = context.table.progress.find(run.record.spec.job);
@@ -128,10 +128,10 @@ std::optional<Failure> FindLostNode(const RunReadContext& context, const Run& ru
   return std::nullopt;
 }
 
-/// Returns the failure of the launch if a worker failed. The cause is the first worker that a
-/// signal killed, or else the first to end; the others become evidence. The order of ends within a
-/// millisecond is unreliable, but a worker that exits on its own needed time to do it, so a killed
-/// one comes first.
+/// Returns the failure of the launch if a worker failed. The cause is the first worker on a node
+/// whose GPU failed, else the first that a signal killed, else the first to end; the others become
+/// evidence. The order of ends within a millisecond is unreliable. A worker takes some time to exit
+/// on its own, so a killed one is taken to have ended before it.
 std::optional<Failure> FindWorkerFailure(const RunReadContext& context, const Run& run) {
   std::vector<const WorkerState*> failed;
   for (const auto& [rank, worker] : run.ended) {
@@ -139,8 +139,8 @@ std::optional<Failure> FindWorkerFailure(const RunReadContext& context, const Ru
   }
   if (failed.empty()) return std::nullopt;
   // All ends were reported within the settle time; each node measures how long ago its workers
-  // ended. A failed GPU takes precedence: it also explains workers that were killed because its
-  // rank failed.
+  // ended. A failed GPU takes precedence: it also explains workers that were killed because the
+  // rank of that GPU failed.
   const auto node_of = [&run](const WorkerState* worker) -> const std::string& {
     return run.record.nodes[worker->rank.value / run.record.spec.ranks_per_node];
   };
@@ -181,8 +181,8 @@ std::optional<Failure> FindFailure(RunContext& context, Run& run) {
     const bool died = std::any_of(run.ended.begin(), run.ended.end(),
                                   [](const auto& entry) { return IsFailure(entry.second); });
     if (died && !run.first_failure_at) run.first_failure_at = context.at.now;
-    // Ranks that lose a neighbour end too, so an unresponsive node is given time to count as lost.
-    // A rank that a signal killed is the cause in any case.
+    // Ranks that lose a peer end too, so an unresponsive node gets time to be declared lost. A rank
+    // that a signal killed is the cause in any case.
     const bool killed = std::any_of(run.ended.begin(), run.ended.end(),
                                     [](const auto& entry) { return entry.second.signal != 0; });
     const bool settled =

@@ -87,7 +87,7 @@ void RecordCommandEnd(RunContext& context, const RestartCommandEnded& event) {
     record.evidence.push_back(
         fmt::format("restart.command, attempt {}: it {}", restart.attempts, event.how));
   }
-  // A command that ends after the incident was settled only adds evidence.
+  // A command that ends after the incident was closed only adds evidence.
   if (restart.over || record.state != IncidentState::kOpen) {
     return StoreIncident(context, record, false);
   }

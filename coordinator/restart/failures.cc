@@ -12,8 +12,8 @@
 
 namespace holdfast::coord {
 namespace {
-/// Returns whether the job itself is the cause: several launches in a row exited on their own
-/// before any progress, so another node would not help.
+/// Returns whether the job itself is the cause: workers exited on their own in several launches in
+/// a row before any progress, so another node would not help.
 bool IsJobFault(const RunReadContext& context, const Run& run) {
   if (run.own_exits.size() < context.options.strikes_max) return false;
   if (!run.record.saved) return true;
@@ -40,7 +40,7 @@ std::string NoRestartLeft(const RunReadContext& context, const Run& run) {
       run.record.saved ? "a rank joined" : "anything was saved");
 }
 
-/// Counts a strike against each node to blame, and quarantines those with too many.
+/// Counts a strike against each blamed node, and quarantines the nodes with too many.
 void Strike(RunContext& context, Run& run, const Failure& failure) {
   if (run.committed) run.strikes.clear();
   if (!failure.own_exit.empty()) {
@@ -95,8 +95,8 @@ void FailLaunch(RunContext& context, Run& run, Failure failure) {
   if (stopping) {
     return EndRun(context, run, RunPhase::kStopped, failure.what + " while the job was stopping");
   }
-  // A directive with a new run ID makes the nodes stop the old workers first. Without a new launch
-  // they get a directive to stop.
+  // The directive of a new launch makes the nodes stop the old workers first. Without a new launch,
+  // the nodes get a directive to stop them.
   if (context.at.now >= run.not_before) TryLaunch(context, run);
   if (run.record.phase != RunPhase::kWaiting) return;
   StoreRun(context, run);

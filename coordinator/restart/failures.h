@@ -5,11 +5,12 @@
 
 // What follows when a launch has failed: an incident, and a restart, a pause or the end of the run.
 //
-// The restart budget counts every failed launch, and ends the run when it is used up. The run also
-// ends when the job itself is at fault: several launches in a row exited on their own before any
-// progress. After launches without progress the next one waits, at first not, then doubling. A node
-// that breaks several launches in a row gets a strike for each and is quarantined, unless the same
-// exit happened elsewhere too or nothing was ever saved.
+// Every failed launch uses one restart of the budget, and the run ends when none is left. The run
+// also ends when the job itself is at fault: workers exited on their own in several launches in a
+// row before any progress. After the first launch without progress the next one follows at once;
+// after each further one it waits, and the wait doubles. A node gets a strike for each launch that
+// it breaks, and several in a row quarantine it. A worker that exited on its own causes no strike
+// if the same exit happened on another node, or if nothing was ever saved.
 
 namespace holdfast::coord {
 

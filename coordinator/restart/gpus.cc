@@ -9,10 +9,10 @@ namespace {
 using std::chrono::milliseconds;
 constexpr size_t kErrorsKept = 16;  // per node
 constexpr size_t kErrorsShown = 8;
-/// Ages up to which an error may be the cause of a failure, and is listed as evidence.
+/// Ages up to which an error may be the cause of a failure, and up to which it is evidence.
 constexpr auto kCauseWindow = std::chrono::minutes(1);
 constexpr auto kEvidenceWindow = std::chrono::minutes(10);
-/// By then an operator has reset the GPU or quarantined the node.
+/// How long a node stays suspect. By then an operator has reset the GPU or quarantined the node.
 constexpr std::chrono::nanoseconds kSuspectFor = std::chrono::hours(24);
 constexpr int64_t kAgoMsMax = 3'600'000;
 

@@ -14,7 +14,7 @@ namespace holdfast::coord {
 namespace {
 using std::chrono::milliseconds;
 
-/// Identifies a hang, independent of the confidence.
+/// Identifies a hang by its kind and ranks, whether it is suspected or certain.
 std::string KeyOf(const FaultDetected& event) {
   std::vector<uint32_t> ranks;
   for (const Rank rank : event.ranks) ranks.push_back(rank.value);
@@ -77,7 +77,7 @@ void HandleFault(RunContext& context, const FaultDetected& event) {
                        run->incarnation == event.incarnation;
   // The node itself reports an ended worker, with more detail.
   if (current && event.dead) return;
-  // The ranks of an incarnation that is over naturally stop or hang.
+  // The ranks of an incarnation that is over stop or hang in any case.
   if (run != nullptr && !current) return;
   const std::optional<FaultAction> action = ActionOn(context, event, run);
   if (!action) return;

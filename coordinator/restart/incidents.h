@@ -7,12 +7,13 @@
 
 // Incidents: the records of faults and of the response to them.
 //
-// An incident is open while a recovery is in progress. It gets a time for each stage that the
-// recovery reaches, once: decided, the old launch stopped, the version to restore decided, the
-// first new version. The next committed version closes it as recovered; the end of the run closes
-// it as given up. A note needs no action: it is recorded at once, and a repetition of the same text
-// for the same job within ten minutes is dropped. The oldest incidents are erased beyond the
-// maximum.
+// An incident is open while a recovery is in progress. It gets one time for each stage that the
+// recovery reaches: the action is decided, the old launch has stopped, the version to restore is
+// decided, the first new version is committed. The next committed version closes the incident as
+// recovered. So does the successful end of the run; any other end closes it as given up. A note
+// needs no action: it is recorded at once, and a repetition of the same text for the same job
+// within ten minutes is dropped. If there are more incidents than the maximum, the oldest are
+// erased.
 
 namespace holdfast::coord {
 
@@ -35,7 +36,7 @@ struct Failure {
   std::string last_lines = {};  // of that worker's output
 };
 
-/// Adds an open incident for the failure. It is not stored yet: the caller completes it first.
+/// Adds an open incident for the failure. The caller completes it and calls StoreIncident().
 IncidentRecord& OpenIncident(RunContext& context, const std::string& job, const Failure& failure);
 
 /// Records an incident that needs no action now. Ignores a repetition within kRepeatWindow.
@@ -48,14 +49,14 @@ void StoreIncident(RunContext& context, const IncidentRecord& incident, bool ope
 /// Returns the time since the last sign of health before the incident.
 int64_t MsSince(const RunReadContext& context, const IncidentRecord& incident);
 
-/// Sets `time` of the job's open incidents, unless it is set: the event that they waited for has
-/// happened.
+/// Sets the member `time` of the job's open incidents to now, where it is not set yet: the recovery
+/// has reached that stage.
 void MarkIncidents(RunContext& context, const std::string& job, int64_t IncidentRecord::*time);
 
 /// Moves the open incidents of the job to `state`.
 void CloseIncidents(RunContext& context, const std::string& job, IncidentState state);
 
-/// Records a finding of State as an incident: one that has a kind, or that is damage.
+/// Records a finding of State as an incident if it has a kind or reports damage.
 void NoteFinding(RunContext& context, const Finding& finding);
 
 }  // namespace holdfast::coord

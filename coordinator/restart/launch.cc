@@ -98,7 +98,7 @@ void TryLaunch(RunContext& context, Run& run) {
   request.before = run.record.nodes;
   request.usable = UsableNodes(context, &run);
   request.avoid = NodesToAvoid(context, run);
-  // The first launch also waits for the spares, since nothing waits for them later.
+  // Only the first launch also waits for the spares.
   if (run.record.launches == 0) request.nodes += run.record.spec.spares;
   Placement placement = Place(request);
   if (!placement.nodes.empty()) {

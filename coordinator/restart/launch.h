@@ -10,8 +10,9 @@
 // A run launches as soon as enough nodes are usable: attached, able to launch workers, not in
 // quarantine and without another run. The first launch also waits for the spares. placement.h
 // decides which node gets which ranks; nodes to avoid after the last failure or a GPU error come
-// last. Each launch has its own run ID, so a directive with a newer one makes a node stop what
-// is left of the old launch first. A run that waits or has ended has no workers anywhere.
+// last. Each launch has its own run ID, so a directive with a new one makes a node first stop what
+// is left of the old launch. Nodes of a run that waits or has ended get a directive without
+// workers.
 
 namespace holdfast::coord {
 

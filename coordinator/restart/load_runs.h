@@ -4,9 +4,10 @@
 
 // Fills the table after a start of the coordinator.
 //
-// Runs, incidents, quarantined and suspect nodes come from their records. What a launch has reached
-// follows from the lineages and versions of its job. A requested stop is not stored: the operator
-// has to request it again. Nodes of a launch have one lease to attach before they count as lost.
+// Runs, incidents, quarantined nodes and suspect nodes come from their records. The progress of a
+// launch follows from the lineages and versions of its job. A requested stop is not stored: the
+// operator has to request it again. The nodes of a launch have one lease to attach before they
+// count as lost.
 
 namespace holdfast::coord {
 

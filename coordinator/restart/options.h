@@ -11,7 +11,7 @@ namespace holdfast::coord {
 struct SupervisorOptions {
   LifeId life;  // of the store; 0 (tests): run IDs do not contain it
   std::chrono::nanoseconds node_lease = std::chrono::seconds(3);
-  /// A lost node is replaced when its last message is older than this: its agent may only be
+  /// How long after its last message a lost node is replaced: until then, its agent may only be
   /// restarting. If its ranks are gone too, other ranks end because of that, and the node is
   /// replaced at once.
   std::chrono::nanoseconds replace_after = std::chrono::seconds(4);
@@ -19,12 +19,13 @@ struct SupervisorOptions {
   /// only be stopped, and for nodes that were lost together, since a network fault may be the
   /// cause.
   std::chrono::nanoseconds replace_silent_after = std::chrono::seconds(10);
-  /// Limit while other nodes still seal newer versions: the lost node's ranks then still run.
+  /// The same limit while other nodes still seal newer versions: the lost node's ranks then still
+  /// run.
   std::chrono::nanoseconds replace_moving_after = std::chrono::seconds(60);
   /// A worker that ends within this time of the first counts as a consequence, unless a signal
   /// killed it.
   std::chrono::nanoseconds settle = std::chrono::milliseconds(150);
-  /// A healthy node sends messages more often than this.
+  /// The interval between messages of a healthy node is shorter than this.
   std::chrono::nanoseconds heartbeat_late_after = std::chrono::milliseconds(1200);
   /// A worker that its node does not report after this time counts as not started.
   std::chrono::nanoseconds launch_timeout = std::chrono::seconds(20);
@@ -42,8 +43,8 @@ struct SupervisorOptions {
   DetectAction detect_action = DetectAction::kRestart;
   /// Patience for a hang in which every rank waits in communication: no progress is possible.
   std::chrono::nanoseconds restart_stuck_after = std::chrono::minutes(1);
-  /// Patience for a hang in which ranks wait for others that are elsewhere, and may evaluate, read
-  /// or compile.
+  /// Patience for a hang in which ranks wait for others that are elsewhere: those may be
+  /// evaluating, reading or compiling.
   std::chrono::nanoseconds restart_absent_after = std::chrono::minutes(10);
 };
 

@@ -26,7 +26,7 @@ Placement Place(const PlacementRequest& request) {
   }
   std::stable_partition(others.begin(), others.end(), stays);
   size_t next = 0;
-  // A node to avoid that is needed after all gets its own place back (second loop).
+  // If a node to avoid is needed after all, the second loop returns it to its own place.
   for (size_t i = 0; i < nodes.size(); ++i) {
     if (nodes[i].empty()) nodes[i] = others[next++];
   }

@@ -4,10 +4,10 @@
 
 // The progress of jobs: sealed and committed versions, incarnations and restore decisions.
 //
-// A run's incarnation is the one that its current run ID opened. Its first commit in memory ends
-// the recovery: open incidents are closed and the count of fruitless launches is reset. Each newly
-// committed step counts towards a refill of the restart budget; steps that are trained again do
-// not. A restore decision shows how many steps an incident cost.
+// A run's incarnation is the one that its current run ID opened. The first commit of that
+// incarnation in memory ends the recovery: open incidents are closed, and the count of fruitless
+// launches is reset. Each newly committed step counts towards a refill of the restart budget; steps
+// that are trained again do not. The restore decision determines how many steps an incident cost.
 
 namespace holdfast::coord {
 

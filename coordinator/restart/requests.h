@@ -5,15 +5,15 @@
 // Requests of operators: start and stop runs, quarantine and release nodes.
 //
 // A job has at most one run that has not ended. A stop waits until disk has the newest version that
-// memory had at the request, or until its deadline. A release also clears the strikes of the node
-// and its GPU errors.
+// memory had at the request, or until its deadline. A release from quarantine also clears the
+// node's strikes. Any release makes the node no longer suspect.
 
 namespace holdfast::coord {
 
 /// Starts a run. It launches when its nodes are available.
 void StartRun(RunContext& context, const RunRequested& event);
 
-/// Stops a run, at once if it waits for nodes.
+/// Requests the stop of a run. A run that waits ends at once.
 void StopRun(RunContext& context, const StopRequested& event);
 
 /// Quarantines a node, or releases it.

@@ -64,7 +64,7 @@ struct FaultDetected {
   std::vector<std::string> nodes;
   FaultAction action = FaultAction::kNote;
   bool dead = false;       // processes have ended
-  bool hang = false;       // no progress; repeated while it lasts
+  bool hang = false;       // no progress; the event is repeated while the hang lasts
   bool stuck = false;      // of a hang: every rank waits in communication, none is elsewhere
   bool suspected = false;  // of a hang: it may still be a pause; `action` applies if it is a hang
   int64_t lasting_ms = 0;  // of a hang: its age

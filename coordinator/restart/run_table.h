@@ -14,8 +14,8 @@
 #include "coordinator/state/records.h"
 
 // The data of all runs. Every rule of this room is a function of this table, the options and the
-// time, and the modules below keep nothing else. A restart of the coordinator rebuilds the table
-// from the stored records and from what the nodes report when they attach.
+// time, and no module keeps other data. After a restart of the coordinator, the table is built
+// again from the stored records and from what the nodes report when they attach.
 
 namespace holdfast::coord {
 
@@ -27,7 +27,7 @@ struct GpuError {
 
 struct WorkerNode {
   bool attached = false;
-  bool stream_ended = false;   // while attached: the node is lost, or attaches again at once
+  bool stream_ended = false;   // while attached: the node is lost soon unless it attaches again
   bool silent = false;         // lost although its stream had not ended
   bool lost_together = false;  // lost within a lease of another node
   AttachId attach = 0;
@@ -102,14 +102,14 @@ struct RunTable {
   Clock::TimePoint grace_until;
 };
 
-/// What a rule sees.
+/// What a rule reads.
 struct RunReadContext {
   const SupervisorOptions& options;
   Instant at;
   const RunTable& table;
 };
 
-/// What a transition sees and changes while one event is applied. Effects are stored and sent in
+/// What a transition reads and changes while one event is applied. Effects are stored and sent in
 /// the order in which they were added.
 struct RunContext {
   const SupervisorOptions& options;
@@ -131,14 +131,14 @@ const Run* PlacedOn(const RunReadContext& context, const std::string& node);
 /// Whether a node still reports running workers of an earlier launch of the run.
 bool OldWorkersRun(const RunReadContext& context, const Run& run);
 
-/// Returns whether `lineage` belongs to the run's current launch. A rollback by the trainers opens
-/// an incarnation whose run ID is the launch's with a suffix "+…".
+/// Whether `lineage` belongs to the run's current launch. If the trainers roll back, they open an
+/// incarnation whose run ID is that of the launch with a suffix "+…".
 bool IsStartOf(const RunRecord& run, const LineageRecord& lineage);
 
 /// Quarantines the node and adds the effect that stores it.
 void QuarantineNode(RunContext& context, const std::string& node, const std::string& why);
 
-/// Adds the reply to a call; request 0: nothing waits for one.
+/// Adds the reply to a call; request 0: no call waits, and nothing is added.
 void Answer(RunContext& context, RequestId request, Status outcome);
 
 /// Adds the effect that sends the directive on the Attach stream.

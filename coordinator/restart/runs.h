@@ -2,13 +2,13 @@
 
 #include "coordinator/restart/run_table.h"
 
-// The course of one run: from waiting for nodes through its launches to its end.
+// The course of one run: from waiting for nodes, through its launches, to its end.
 //
-// After each event that may matter, a run is advanced: ended workers and a complete start are
-// recorded, a failure of the launch is found and handled, a requested stop is carried out when its
-// version is on disk, and a waiting run launches when its pause is over. A run finishes when every
-// worker of a launch ended with exit code 0. Workers on nodes where the launch did not place them
-// are ignored.
+// A run is advanced after each event to which it may have to react. AdvanceRun() records ended
+// workers and a complete start, and finds and handles a failure of the launch. It carries out a
+// requested stop when the version is on disk, and launches a waiting run when its pause is over. A
+// run finishes when every worker of a launch has ended with exit code 0. Workers on nodes where the
+// launch did not place them are ignored.
 
 namespace holdfast::coord {
 

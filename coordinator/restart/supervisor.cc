@@ -28,8 +28,8 @@ bool WasRefused(const NodeReported& event, std::span<const Effect> effects) {
   });
 }
 
-/// Hands an event of nodes to its module. Returns whether runs may have to react. Of the reports,
-/// of which there are thousands, only few change anything.
+/// Passes an event of State to its module. Returns whether runs may have to react: nodes send
+/// thousands of reports, and few of them change anything.
 bool ObserveEvent(RunContext& context, const Event& event, std::span<const Effect> effects) {
   if (const auto* tick = std::get_if<Tick>(&event)) {
     if (tick->resumed) context.table.grace_until = context.at.now + context.options.node_lease;
@@ -48,7 +48,7 @@ bool ObserveEvent(RunContext& context, const Event& event, std::span<const Effec
   return detached != nullptr && RecordDetached(context, *detached);
 }
 
-/// Hands an effect of State to its module. Returns whether runs may have to react.
+/// Passes an effect of State to its module. Returns whether runs may have to react.
 bool ObserveEffect(RunContext& context, const Effect& effect) {
   if (const auto* lost = std::get_if<NodeDeclaredLost>(&effect)) {
     RecordLost(context, *lost);

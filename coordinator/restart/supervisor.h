@@ -9,13 +9,14 @@
 
 namespace holdfast::coord {
 
-/// Runs jobs: places workers, detects that workers, nodes or progress are lost, and restarts the
-/// job. Pure like State: it receives the same events together with State's effects, and its own
-/// effects are stored and sent with State's. Each launch has a run ID. State opens an incarnation
-/// for it when the first rank joins, which fences what is left of the previous launch.
+/// Runs jobs: places workers, detects lost workers and nodes, and restarts jobs after such a loss
+/// or a hang. Pure like State: Supervisor receives the same events together with State's effects,
+/// and its own effects are stored and sent with State's. Each launch has a run ID. State opens an
+/// incarnation for it when the first rank joins, which fences what is left of the previous launch.
 ///
-/// This class keeps the table and hands each event to the module that has its rule; README.md lists
-/// them. After an event that may matter, every run is advanced. Thread-compatible.
+/// This class keeps the table and passes each event to the module that handles it; README.md lists
+/// the modules. After an event to which runs may have to react, every run is advanced.
+/// Thread-compatible.
 class Supervisor {
  public:
   Supervisor(const SupervisorOptions& options, const Records& records, Instant at);

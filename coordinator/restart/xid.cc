@@ -10,9 +10,9 @@ struct Entry {
   XidMeaning meaning;
 };
 
-/// Classified by the immediate actions of NVIDIA's catalogue. RESTART_BM, RESET_GPU and the
-/// workflows for ECC and NVLink: broken. RESTART_APP for a hardware error: contained. See
-/// https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html.
+/// Xids are classified by the immediate actions of NVIDIA's catalogue: RESTART_BM, RESET_GPU and
+/// the workflows for ECC and NVLink are kBroken; RESTART_APP for a hardware error is kContained.
+/// See https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html.
 constexpr std::array kEntries = std::to_array<Entry>({
     {13, {XidClass::kApplication, "an exception in a kernel, most often an index out of bounds"}},
     {31, {XidClass::kApplication, "a page fault, most often an illegal address of the program"}},

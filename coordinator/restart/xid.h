@@ -10,7 +10,7 @@ namespace holdfast::coord {
 enum class XidClass : uint8_t {
   kBroken,       // the GPU needs a reset or a repair
   kContained,    // the running program failed; the GPU can run another
-  kApplication,  // most often an error of the program
+  kApplication,  // usually an error of the program
   kOther,        // not classified; see NVIDIA's catalogue
 };
 

@@ -19,7 +19,8 @@
 
 namespace holdfast::coord {
 namespace {
-/// Writes the listening address for scripts. The file appears complete, under its final name.
+/// Writes the listening address to a file for scripts. The file gets its final name when it is
+/// complete.
 Status WriteEndpointFile(const std::string& data_dir, const std::string& endpoint) {
   const std::string path = data_dir + "/endpoint";
   const std::string temporary = path + ".tmp";
@@ -33,8 +34,8 @@ Status WriteEndpointFile(const std::string& data_dir, const std::string& endpoin
   return Status::Ok();
 }
 
-/// Waits for a signal and returns it. Meanwhile the applier reports after its batches that the
-/// process makes progress.
+/// Waits for a signal and returns it. Until then, the applier reports to the service manager after
+/// its batches that the process makes progress.
 int AwaitSignal(CoordinatorServer& server, const ServiceManager& manager, const sigset_t& signals) {
   const auto interval = std::chrono::nanoseconds(manager.watch_interval());
   const timespec pause{interval.count() / 1'000'000'000, interval.count() % 1'000'000'000};
@@ -75,8 +76,8 @@ Status Serve(const CoordinatorConfig& config, const sigset_t& signals,
 
 int Application::Run() {
   const ServiceManager manager = ServiceManager::FromEnvironment();
-  // Block the signals before any thread starts: all threads inherit the mask, and sigtimedwait gets
-  // them.
+  // Block the signals before any thread starts: all threads inherit the mask, so sigtimedwait
+  // receives the signals.
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);

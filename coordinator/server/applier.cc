@@ -9,10 +9,11 @@
 namespace holdfast::coord {
 namespace {
 constexpr auto kReloadInterval = std::chrono::milliseconds(200);
-/// A shorter delay of a wake-up is normal on a busy machine.
+/// A late wake-up counts as a pause from this delay on. Shorter delays are normal on a busy
+/// machine.
 constexpr auto kPauseMin = std::chrono::milliseconds(250);
 
-/// Contents of a batch that crash points and the log depend on.
+/// What a batch contains, as far as crash points and the log depend on it.
 struct BatchMarks {
   bool commit = false;
   bool join = false;
@@ -251,7 +252,7 @@ void Applier::Run() {
 }
 
 /// Detects a pause by a late wake-up. A stopped process, a frozen machine and a write that hangs
-/// are not distinguishable here.
+/// cannot be distinguished here.
 void Applier::UpdateTime() {
   const auto now = clock_.Now();
   const Clock::Duration late = now - last_wake_ - tick_;
@@ -283,7 +284,7 @@ void Applier::Apply(const Event& event, std::vector<Effect>& effects) {
   std::move(followed.begin(), followed.end(), std::back_inserter(effects));
 }
 
-/// Applies the runs that the supervisor stores to the state, as RunSeen events.
+/// Applies the changes of runs that the supervisor stores to the state, as RunStateChanged events.
 void Applier::ApplyRunChanges(std::vector<Effect>& effects) {
   for (size_t i = 0; i < effects.size(); ++i) {
     const auto* put = std::get_if<PutRun>(&effects[i]);
@@ -299,7 +300,7 @@ void Applier::ApplyRunChanges(std::vector<Effect>& effects) {
 
 void Applier::ApplyBatch(std::vector<Work>& batch) {
   std::vector<Effect> effects;
-  // First of all, since any event may otherwise find a lease expired.
+  // This comes first: otherwise an event could find an expired lease.
   if (state_ && resumed_) Apply(Tick{.resumed = true}, effects);
   for (Work& work : batch) {
     Register(work);

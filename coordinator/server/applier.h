@@ -23,14 +23,15 @@ class DirectiveSink {
  public:
   virtual ~DirectiveSink() = default;
   virtual void Push(Epoch epoch, const Directive& directive) = 0;
-  /// Ends the stream with `why` after which no directive follows; OK is an orderly end.
+  /// Ends the stream with the status `why`; OK is an orderly end. No directive follows.
   virtual void Close(const Status& why) = 0;
 };
 
 /// The single writer. Its thread applies all queued events as a batch and stores their effects in
 /// one synced write; only then does it send replies and directives. If the write fails, its outcome
-/// is unknown: the applier drops the state, makes all waiting calls try again, closes every stream,
-/// and loads the state from the store again. Threads: any may call Submit, Attach, Query and Stop.
+/// is unknown: the applier drops the state, ends all waiting calls so that they are tried again,
+/// closes every stream, and loads the state from the store again. Threads: any may call Submit,
+/// Attach, Query and Stop.
 class Applier {
  public:
   using StoreOpener = std::function<Result<std::unique_ptr<MetaStore>>()>;
@@ -108,7 +109,7 @@ class Applier {
   std::vector<Work> queue_ HOLDFAST_GUARDED_BY(mutex_);
   bool stopping_ HOLDFAST_GUARDED_BY(mutex_) = false;
 
-  // Only the applier's thread accesses these once it runs.
+  // Once the applier's thread runs, only this thread accesses these members.
   std::unique_ptr<Catalog> catalog_;
   std::optional<State> state_;
   std::optional<Supervisor> supervisor_;  // set exactly when state_ is

@@ -11,8 +11,9 @@
 
 namespace holdfast::coord {
 
-/// The attached agents and the newest incarnation of each job. Only their telemetry is accepted.
-/// The applier writes it; calls that bypass the applier read it. Threads: any.
+/// The attached agents and the newest incarnation of each job. Only telemetry of these agents and
+/// incarnations is accepted. The applier updates this object, and calls that bypass the applier
+/// read it. Threads: any.
 class Attendance {
  public:
   struct Running {

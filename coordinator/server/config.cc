@@ -8,8 +8,8 @@
 
 namespace holdfast::coord {
 
-ConfigSchema BindConfig(CoordinatorConfig& config) {
-  ConfigSchema schema("holdfast-coordinator: decides which versions are complete");
+namespace {
+void BindServer(CoordinatorConfig& config, ConfigSchema& schema) {
   schema.Add("cluster", &config.cluster,
              "Name of the cluster. Agents of another cluster, and a data_dir of another, are "
              "refused.");
@@ -22,6 +22,9 @@ ConfigSchema BindConfig(CoordinatorConfig& config) {
   schema.Add("node_lease_ms", &config.node_lease_ms,
              "A node that sends no message for this long counts as lost.", 200, 600'000);
   schema.Add("log_level", &config.log_level, "debug, info, warn or error.");
+}
+
+void BindJobs(CoordinatorConfig& config, ConfigSchema& schema) {
   schema.Add("retention.keep_last", &config.keep_last, "Newest versions kept on disk.", 1,
              1'000'000);
   schema.Add("retention.keep_every", &config.keep_every,
@@ -39,6 +42,9 @@ ConfigSchema BindConfig(CoordinatorConfig& config) {
              "A job without trainers for this many seconds is forgotten: all its versions and its "
              "name are removed. The time starts again with the coordinator. 0: never.",
              0, 315'360'000);
+}
+
+void BindPeers(CoordinatorConfig& config, ConfigSchema& schema) {
   schema.Add(
       "peers.enabled", &config.peers_enabled,
       "Nodes of a job keep parity for each other in memory, so that the loss of nodes loses no "
@@ -61,6 +67,9 @@ ConfigSchema BindConfig(CoordinatorConfig& config) {
              "A node that is lost for this long counts as lost for good: another node, of the "
              "failure domain that the group has least of, takes over its shards and its parity.",
              1, 31'536'000);
+}
+
+void BindRestart(CoordinatorConfig& config, ConfigSchema& schema) {
   schema.Add(
       "restart.command", &config.restart_command,
       "Run by /bin/sh when a job that torchrun, Slurm or Kubernetes launched must be started "
@@ -73,6 +82,9 @@ ConfigSchema BindConfig(CoordinatorConfig& config) {
              1, 1000);
   schema.Add("restart.cooldown_ms", &config.restart_cooldown_ms,
              "Minimum time between two runs of the command for the same job.", 0, 86'400'000);
+}
+
+void BindDetect(CoordinatorConfig& config, ConfigSchema& schema) {
   schema.Add("detect.action", &config.detect_action,
              "Action on a job that is slow or hangs while its processes run: off, alert (incidents "
              "only) or restart (also restart jobs whose hang lasts). `holdfast run "
@@ -90,6 +102,16 @@ ConfigSchema BindConfig(CoordinatorConfig& config) {
              "elsewhere, and may evaluate, read or compile. The default is NCCL's timeout. Either "
              "time must also exceed the longest pause after which the job continued.",
              1000, 604'800'000);
+}
+}  // namespace
+
+ConfigSchema BindConfig(CoordinatorConfig& config) {
+  ConfigSchema schema("holdfast-coordinator: decides which versions are complete");
+  BindServer(config, schema);
+  BindJobs(config, schema);
+  BindPeers(config, schema);
+  BindRestart(config, schema);
+  BindDetect(config, schema);
   config.metrics.Bind(schema);
   schema.Add("drills.enabled", &config.drills_enabled,
              "Let `holdfast drill` kill this coordinator; it starts again automatically.");

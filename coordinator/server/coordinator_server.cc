@@ -9,7 +9,7 @@
 
 namespace holdfast::coord {
 namespace {
-// Calls have ended before; this only bounds the wait for idle clients to disconnect.
+// All calls have ended by then: this only limits the wait for idle clients to disconnect.
 constexpr int64_t kStopPatienceMs = 300;
 }  // namespace
 

@@ -10,7 +10,7 @@
 
 namespace holdfast::coord {
 namespace {
-// The applier answers within a batch; only a store that hangs takes longer.
+// The applier answers after the current batch; only a store that hangs makes this take longer.
 constexpr auto kQueryTimeout = std::chrono::seconds(2);
 
 using Kind = MetricKind;
@@ -262,7 +262,8 @@ void ShowIncidents(const Supervisor& supervisor, MetricsPage& page) {
   }
 }
 
-/// Shows which of `nodes`, and which others, get no workers.
+/// Shows which nodes get no workers: for each of `nodes`, and for all other quarantined or suspect
+/// nodes.
 void ShowExcluded(const Supervisor& supervisor, std::set<std::string> nodes, MetricsPage& page) {
   std::set<std::string> quarantined;
   for (const QuarantineRecord& record : supervisor.Quarantined()) quarantined.insert(record.node);
@@ -276,15 +277,15 @@ void ShowExcluded(const Supervisor& supervisor, std::set<std::string> nodes, Met
   }
 }
 
-/// Queries the metrics that only the applier's thread can read. The future may never become ready,
-/// if the store hangs.
+/// Queries the metrics that only the applier's thread can read. If the store hangs, the future may
+/// never become ready.
 std::future<MetricsPage> QueryApplier(Applier& applier, int64_t now_wall_nanos) {
   struct Answer {
     MetricsPage page{CoordinatorMetrics()};
     std::promise<MetricsPage> promise;
     std::set<std::string> nodes;
   };
-  // Shared with the queries, which may be answered after the caller stopped waiting.
+  // Shared with the queries, which may be answered after the caller has stopped waiting.
   auto answer = std::make_shared<Answer>();
   applier.Query([answer, now_wall_nanos](const State* state, Epoch) {
     answer->page.Set(kLoaded, state == nullptr ? 0 : 1);

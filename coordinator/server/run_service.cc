@@ -12,7 +12,7 @@
 #include "coordinator/server/run_answers.h"
 #include "coordinator/server/service.h"
 
-// The calls about runs, incidents, the quarantine and telemetry.
+// The calls about runs, incidents, quarantine and telemetry.
 
 namespace holdfast::coord {
 namespace {
@@ -144,7 +144,7 @@ grpc::ServerUnaryReactor* CoordinatorService::AcknowledgeIncident(
   return reactor;
 }
 
-/// A separate process kills and restarts the coordinator: no thread of it survives the kill.
+/// A separate process kills and restarts the coordinator, since no thread of this one survives.
 grpc::ServerUnaryReactor* CoordinatorService::KillCoordinator(
     grpc::CallbackServerContext* context, const pb::KillCoordinatorRequest* request,
     pb::KillCoordinatorReply* reply) {

@@ -73,7 +73,7 @@ bool IsHang(detect::FaultClass fault) {
   return false;
 }
 
-/// Returns the action for a verdict; for a suspicion, the action if it proves true.
+/// Returns the action for a verdict; for a suspicion, the action if it becomes a verdict.
 FaultAction ActionOf(const detect::Verdict& verdict) {
   switch (verdict.action) {
     case detect::Action::kRestartWithoutRoot:
@@ -134,7 +134,7 @@ Status Watcher::Observe(const std::string& node, uint64_t agent_start, const pb:
   }
   Job& job = found->second;
   const Incarnation incarnation{digest.incarnation()};
-  if (incarnation < job.incarnation) return Status::Ok();  // a newer one joined meanwhile
+  if (incarnation < job.incarnation) return Status::Ok();  // a newer one has joined
   if (incarnation > job.incarnation) {
     const uint64_t longest_pause_ns = job.longest_pause_ns;
     job = Job();

@@ -20,8 +20,8 @@ namespace holdfast::coord {
 
 /// Passes agents' telemetry to one detector per job and publishes each fault once. It publishes a
 /// hang, suspected or certain, repeatedly while it lasts, since the action depends on its age.
-/// Nothing is stored: after a restart the faults are detected again. Has its own thread; any thread
-/// may call.
+/// Nothing is stored: after a restart of the coordinator the faults are detected again. The watcher
+/// has its own thread. Threads: any.
 class Watcher {
  public:
   /// The watcher's thread calls `publish`. `attendance` outlives the watcher.
@@ -31,8 +31,8 @@ class Watcher {
 
   /// Ends the thread: nothing is published afterwards, but calls are still accepted.
   void Stop();
-  /// Accepts a node's telemetry digest of one job. Ignores implausible values, and the complete
-  /// digest unless it is of the newest incarnation of a job that ranks have joined. InvalidArgument
+  /// Accepts a node's telemetry digest of one job. Ignores implausible values. Ignores the whole
+  /// digest if it is not of the newest incarnation of a job that ranks have joined. InvalidArgument
   /// for impossible names or worlds. Fenced: the agent is not attached. ResourceExhausted: too many
   /// jobs.
   Status Observe(const std::string& node, uint64_t agent_start, const coordinator::Digest& digest);

@@ -28,7 +28,8 @@ struct Adoption {
   }
 };
 
-/// Returns the quarantined versions that `event` names, complete or not, by job, newest first.
+/// Returns the quarantined versions that `event` names, complete or not, ordered by job, and newest
+/// first within a job.
 std::vector<Adoption> FindAdoptable(const ReadContext& context, const AdoptRequested& event) {
   std::map<std::tuple<std::string, VersionId, LifeId, uint32_t>, Adoption> found;
   for (NodeIndex index = 0; index < context.cluster.nodes.size(); ++index) {
@@ -113,14 +114,14 @@ Job& JobOf(Context& context, const Adoption& adoption) {
   return job;
 }
 
-/// Opens the incarnation of the version, unless the store has it already.
+/// Adds the incarnation of the version, unless the store has it already.
 void AdoptIncarnation(Context& context, const Adoption& adoption, Job& job) {
   const Incarnation incarnation = adoption.version.incarnation;
   if (job.lineages.count(incarnation) == 0) {
     LineageRecord lineage;
     lineage.job = job.name;
     lineage.incarnation = incarnation;
-    // The space keeps it different from all run IDs of trainers.
+    // No run ID of a trainer contains a space, so this one differs from all of them.
     lineage.run_id = fmt::format("adopted {}-{}", ToString(adoption.life), incarnation.value);
     lineage.world = adoption.world;
     lineage.decision = Decision::kFresh;  // this incarnation never restores a version here
@@ -135,7 +136,7 @@ void AdoptIncarnation(Context& context, const Adoption& adoption, Job& job) {
   }
 }
 
-/// Makes the replicas count that nodes kept in quarantine.
+/// Makes the quarantined replicas of the version count.
 void AdoptReplicas(Context& context, const Adoption& adoption, Job& job, VersionState& version) {
   for (const auto& [rank, held] : adoption.replicas) {
     RankShard& shard = version.ranks[rank];
@@ -160,8 +161,8 @@ void AdoptVersion(Context& context, const Adoption& adoption) {
   version.wall_nanos = context.at.wall_nanos;
   AdoptReplicas(context, adoption, job, version);
   if (version.held_at(Tier::kMemory) == version.world) version.tiers |= TierBit(Tier::kMemory);
-  // If some ranks' shards are only in memory, the others' only on disk, the version counts as
-  // committed on disk, and repairs write the missing shards there.
+  // If some ranks' shards are only in memory and those of others only on disk, the version counts
+  // as committed on disk, and repairs write the missing shards there.
   const bool on_disk = version.held_at(Tier::kDisk) == version.world || version.tiers == 0;
   if (on_disk) version.tiers |= TierBit(Tier::kDisk);
   // If the job has started again since, its retention must not remove all adopted versions.

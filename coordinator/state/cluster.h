@@ -12,14 +12,14 @@
 
 // The state of the coordinator: nodes, jobs and what is pending. Plain data, without rules.
 //
-// Each module of this room has one rule. Its functions get everything that they see or change as a
+// Each module of this room has one rule. Its functions get everything that they read or change as a
 // context: the options, the time, this data, and the effects of the event so far. Nothing else has
-// state. A module calls only modules above it in the list of README.md.
+// state. A module calls only modules above it in the second table of README.md.
 
 namespace holdfast::coord {
 
-/// A PrepareShard without a reply yet. It outlives its restore task: a damaged source counts even
-/// if no rank waits for the shard any more.
+/// A PrepareShard that has no reply yet. It outlives its restore task: a reply that reports a
+/// damaged source counts even if no rank waits for the shard any more.
 struct PendingPrepare {
   std::string job;
   VersionId version;
@@ -42,17 +42,17 @@ struct Cluster {
   std::map<std::string, RefusedNode> refused;           // by node; bounded
   std::map<uint64_t, PendingPrepare> pending_prepares;  // by request
   uint64_t next_prepare = 0;
-  Clock::TimePoint no_loss_until;  // no node is declared lost before
+  Clock::TimePoint no_loss_until;  // before this time, no node is declared lost
 };
 
-/// What a rule or a query sees.
+/// What a rule or a query reads.
 struct ReadContext {
   const StateOptions& options;
   Instant at;
   const Cluster& cluster;
 };
 
-/// What a transition sees and changes while one event is applied.
+/// What a transition reads and changes while one event is applied.
 struct Context {
   const StateOptions& options;
   Instant at;
@@ -62,7 +62,7 @@ struct Context {
   operator ReadContext() const { return {options, at, cluster}; }
 };
 
-/// Returns the index of the node with this name, which is created if it is new.
+/// Returns the index of the node with this name. Adds the node if the name is new.
 NodeIndex InternNode(Context& context, const std::string& name);
 
 /// Returns nullptr if no node has ever had this name.
@@ -71,7 +71,7 @@ Node* FindNode(Context& context, const std::string& name);
 /// Adds the effect that sends the directive, if the node is attached.
 void SendDirective(Context& context, NodeIndex node, Directive directive);
 
-/// Adds the reply to a call; request 0: nothing waits for one.
+/// Adds the reply to a call; request 0: no call waits, and nothing is added.
 void Answer(Context& context, RequestId request, Status outcome);
 
 /// Adds a finding about a node, or about none with kNoNode.

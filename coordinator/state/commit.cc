@@ -16,15 +16,15 @@ namespace {
 // Far above any real incarnation. A reported number from here on is not a valid incarnation.
 constexpr uint64_t kIncarnationMax = uint64_t{1} << 48;
 
-/// Creates the version that `report` is the first report of. A version that can never be committed
-/// is created as aborted, or as removing if the replica is on disk. Returns nullptr for a memory
-/// replica that a newer commit frees anyway.
+/// Creates the version of `report`, which is the first report of it. A version that can never be
+/// committed is created as aborted, or as removing if the replica is on disk. Returns nullptr for a
+/// replica in memory that its agent frees after a newer commit anyway.
 VersionState* AdmitNew(const StoredReplica& report, Job& job) {
   if (!IsDead(job, report.identity.version)) {
     return &CreateVersion(job, report.identity.version, report.identity.world, Phase::kPending);
   }
   // The version has no record any more, although it may have been committed once. A replica on disk
-  // is removed. A replica in memory is freed by its agent after a newer commit.
+  // is removed. The agent frees a replica in memory after a newer commit.
   if (report.tier == Tier::kDisk) {
     return &CreateVersion(job, report.identity.version, report.identity.world, Phase::kRemoving);
   }
@@ -79,8 +79,8 @@ bool AdmitParity(Context& context, NodeIndex node, const StoredReplica& report, 
   return true;
 }
 
-/// Returns the version that `report` belongs to. Returns nullptr if the report is refused. A
-/// finding states why, except for memory replicas of superseded versions and removed parity.
+/// Returns the version that `report` belongs to, or nullptr if the report is refused. A finding
+/// states why, except for replicas of superseded versions in memory and for removed parity.
 VersionState* AdmitReplica(Context& context, NodeIndex node, const StoredReplica& report,
                            Job& job) {
   const std::string shard =
@@ -118,8 +118,8 @@ VersionState* AdmitReplica(Context& context, NodeIndex node, const StoredReplica
   return &found->second;
 }
 
-/// Adds a replica with bad chunks. It does not count as a replica, but its group can decode from
-/// its good chunks until it is repaired.
+/// Adds a replica with bad chunks. It does not count as a replica, but until it is repaired, its
+/// parity group can decode from its good chunks.
 void AddDamagedReplica(Context& context, NodeIndex node, const StoredReplica& report, Job& job,
                        VersionState& version) {
   const Replica replica{node, report.tier};
@@ -133,13 +133,13 @@ void AddDamagedReplica(Context& context, NodeIndex node, const StoredReplica& re
 }
 
 /// Aborts older pending versions that the rank of `newer` has not reported. A rank seals its steps
-/// in order, so it will never report them: its trainer was cut off from its agent meanwhile. The
-/// other ranks' slots must not wait for them.
+/// in order, so it will never report these versions: its trainer was cut off from its agent when
+/// they were saved. The slots of other ranks must not stay occupied by them.
 void AbortSuperseded(Context& context, Job& job, const StoredReplica& newer) {
   auto it = job.versions.lower_bound(newer.identity.version);
   while (it != job.versions.begin()) {
     VersionState& version = (--it)->second;
-    // Pending versions below a commit were aborted by that commit.
+    // A commit has aborted all pending versions older than it.
     if (version.id.incarnation != job.incarnation || version.committed()) return;
     const bool skipped = !version.ranks[newer.identity.rank.value].known;
     if (version.phase == Phase::kPending && skipped) AbortVersion(context, job, version, true);
@@ -224,7 +224,7 @@ void OnReplicaStored(Context& context, NodeIndex node, const StoredReplica& repo
   Replica replica{node, report.tier};
   if (!report.damage.empty()) return AddDamagedReplica(context, node, report, job, *version);
   if (DamagedReplica* damaged = version->Damaged(report.identity.rank, replica)) {
-    if (inventory) {  // the known damaged replica, listed again
+    if (inventory) {  // the replica that is known to be damaged is listed again
       damaged->readable = true;
       job.changed = true;
       return;

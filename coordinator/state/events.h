@@ -22,7 +22,7 @@ struct Instant {
   int64_t wall_nanos = 0;
 };
 
-/// Identifies a call that waits for its reply; 0: no call waits.
+/// Identifies a call that waits for a reply; 0: no call waits.
 using RequestId = uint64_t;
 /// Identifies one Attach stream; never reused.
 using AttachId = uint64_t;
@@ -47,7 +47,8 @@ struct NodeAttached {
   LifeId life_seen = {};              // the life that epoch_seen belongs to; 0: none
 };
 
-/// The stream ended. The node counts as lost unless it attaches again within a short grace period.
+/// The Attach stream has ended. The node counts as lost unless it attaches again within a short
+/// grace period.
 struct NodeDetached {
   std::string node;
   AttachId attach = 0;
@@ -77,7 +78,7 @@ struct NodeReported {
 enum class JoinStart : uint8_t {
   kUnknown = 0,
   kNew = 1,     // first join
-  kReturn = 2,  // joined before: its connection was cut, or the process opens another client
+  kReturn = 2,  // joined before: its connection was cut, or the process opened another client
 };
 
 struct RankJoined {
@@ -101,12 +102,12 @@ struct RestoreRequested {
   Incarnation incarnation;
   Rank rank;
   VersionId wanted;  // incarnation 0: the newest restorable version
-  /// The rank reads what it needs from all ranks' shards, on any node. No shard is prepared, and
-  /// the version may have been saved by another world size.
+  /// The rank reads what it needs from all ranks' shards, on any nodes. No shard is prepared, and
+  /// the version may have been saved in another world size.
   bool reshard = false;
 };
 
-/// The caller no longer waits.
+/// The caller of a RestoreRequested no longer waits.
 struct RestoreAbandoned {
   RequestId request = 0;
 };
@@ -118,8 +119,8 @@ struct PinSet {
   bool pinned = false;
 };
 
-/// How many versions of one job stay on disk. With `keep_last` 0, both values are those of the
-/// coordinator's configuration.
+/// An operator sets how many versions of one job stay on disk. With `keep_last` 0, the values of
+/// the coordinator's configuration apply for both.
 struct RetentionSet {
   RequestId request = 0;
   std::string job;
@@ -159,8 +160,9 @@ using Event = std::variant<NodeAttached, NodeDetached, NodeLost, NodeReported, R
                            RestoreRequested, RestoreAbandoned, PinSet, RetentionSet, JobForgotten,
                            AdoptRequested, RunStateChanged, Tick>;
 
-// ---- effects, in the order in which the caller stores them; it sends replies and directives after
-// all of them are stored ----
+// ---- effects ----
+
+// The caller stores the Put and Erase effects in order. After that it acts on the other effects.
 
 struct PutJob {
   JobRecord record;
@@ -249,8 +251,8 @@ struct Reply {
   std::vector<AdoptedVersion> adopted = {};
 };
 
-/// The node is attached; its directives follow. Sent again to a silent node: if its machine does
-/// not acknowledge the packet, the stream ends.
+/// The node is attached; its directives follow. Also sent to a silent node as a probe: if its
+/// machine does not acknowledge the packet, the stream ends.
 struct Welcome {
   LifeId life;
 };
@@ -276,14 +278,14 @@ struct Repaired {
   Tier tier = Tier::kMemory;
 };
 
-/// The node counts as lost until it attaches again.
+/// The node counts as lost from now on, until it attaches again.
 struct NodeDeclaredLost {
   std::string node;
   std::string why;
-  bool silent = false;  // its stream had not ended: the node may only be suspended
+  bool silent = false;  // its stream has not ended: the agent may only be suspended
 };
 
-/// A job that another launcher started needs a restart.
+/// The caller runs restart.command, since a job that another launcher started needs a restart.
 struct RunRestartCommand {
   IncidentRecord incident;
 };

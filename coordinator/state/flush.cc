@@ -9,13 +9,14 @@
 
 namespace holdfast::coord {
 namespace {
-// A running job is always a little behind: operators see a version that is not durable only after
-// this many times `flush_after`.
+// The newest version of a running job is always written with some delay: operators see that it is
+// not durable only after this many times `flush_after`.
 constexpr int kBehindFactor = 10;
-// A target that makes no progress for this many times `flush_after` no longer delays a flush.
+// If no newer version has come for this many times `flush_after`, the disk target no longer delays
+// a flush.
 constexpr int kStuckFactor = 30;
 
-/// Whether the writers of `target` have a version from the target on that is not resolved on disk.
+/// Whether a version at or after the disk target is not committed on disk and still can be.
 bool IsDiskTargetInProgress(const Job& job) {
   auto it = job.versions.lower_bound({job.incarnation, job.disk_target.step()});
   return std::any_of(it, job.versions.end(), [](const auto& entry) {
@@ -25,7 +26,7 @@ bool IsDiskTargetInProgress(const Job& job) {
   });
 }
 
-/// Whether no version newer than `newest` is expected, so that `newest` must be flushed.
+/// Whether `newest` must be flushed, since no newer version is expected soon or a trainer waits.
 bool IsQuiet(const ReadContext& context, const Job& job, VersionId newest) {
   if (job.phase != JobPhase::kRunning || job.wanted == newest) return true;
   const auto idle = context.at.now - job.newest_at;
@@ -40,8 +41,7 @@ bool IsQuiet(const ReadContext& context, const Job& job, VersionId newest) {
   });
 }
 
-/// Whether the version could be committed at peer, since its groups can build its parity in memory,
-/// and is not.
+/// Whether the version is not committed at peer although its groups can build its parity in memory.
 bool LacksPeerTier(const Job& job, const VersionState& version) {
   const GroupIndex* groups = job.groups_of(version.id.incarnation);
   if (groups == nullptr || version.committed_at(Tier::kPeer)) return false;
@@ -75,7 +75,7 @@ void PlanFlush(Context& context, Job& job, std::map<RepairKey, Repair>& missing)
     repair.not_before = not_before;
     missing.emplace(RepairKey{version->id, rank, tier}, repair);
   };
-  // A tier that failed is tried again: the disk may have been full, or a member away.
+  // A tier that failed is tried again: the disk may have been full, or a member may have been away.
   const auto retry = [&](Tier tier) {
     if ((version->failed_tiers & TierBit(tier)) == 0) return;
     version->failed_tiers &= ~TierBit(tier);

@@ -8,9 +8,9 @@
 // Forgotten jobs, until no node has replicas of them.
 //
 // Replicas of the forgotten incarnations never count. Attached nodes get the directive to remove
-// them at once, others when they attach and list them. The record of a forgotten job has its last
-// incarnation, so that a new job of that name continues above it. The record is erased when every
-// node that may have replicas has reported that none is left.
+// them at once; other nodes get it when they attach and list such replicas. The record of a
+// forgotten job has its last incarnation, so that a new job of that name continues above it. The
+// record is erased when every node that may have replicas has reported that none is left.
 
 namespace holdfast::coord {
 
@@ -23,7 +23,7 @@ void RecordForgottenReplicas(Context& context, NodeIndex node,
 /// remove it.
 bool RejectForgotten(Context& context, NodeIndex node, const StoredReplica& report);
 
-/// The node has removed a replica.
+/// Records that the node has removed a replica.
 void OnForgottenRemoved(Context& context, NodeIndex node, const RemovedReplica& removed);
 
 /// Stores the record of a forgotten job, or erases it if no node has replicas of the job any more.

@@ -8,7 +8,7 @@
 
 namespace holdfast::coord {
 namespace {
-constexpr uint32_t kFullGroupNodes = 8;  // from this size on, two parities are worth their memory
+constexpr uint32_t kFullGroupNodes = 8;  // from this size on, a second parity is worth its memory
 constexpr uint32_t kSmallGroupNodes = 4;
 
 uint32_t ParityOf(size_t members, size_t nodes, const GroupOptions& options) {
@@ -63,10 +63,10 @@ void KeepPreviousPositions(const PeerPlan& previous, std::vector<PlannedMember>&
   nodes = std::move(newcomers);
 }
 
-/// Deals the nodes out to the groups in turn, one domain after another. This spreads each domain,
+/// Assigns the nodes to the groups in rotation, one domain after another. This spreads each domain,
 /// and all nodes, as evenly as possible.
 void DealByDomain(std::vector<PlannedMember> nodes, PeerPlan& plan) {
-  // Nodes without a domain come last and fill the groups up.
+  // Nodes without a domain come last and fill up the groups.
   std::sort(nodes.begin(), nodes.end(), [](const PlannedMember& a, const PlannedMember& b) {
     return std::tuple(a.domain.empty(), a.domain, a.node) <
            std::tuple(b.domain.empty(), b.domain, b.node);

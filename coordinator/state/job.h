@@ -17,7 +17,7 @@
 
 namespace holdfast::coord {
 
-/// Index of a node in State; nodes are never forgotten, so it stays valid.
+/// Index of a node in Cluster::nodes. It stays valid, since no node is ever removed.
 using NodeIndex = uint32_t;
 inline constexpr NodeIndex kNoNode = ~NodeIndex{0};
 
@@ -37,13 +37,14 @@ struct Node {
   /// By job, the highest incarnation in the node's inventory and reports, including jobs and
   /// incarnations that this store never had.
   std::map<std::string, Incarnation> reported;
-  /// Quarantined replicas: of another life of the store, or of an incarnation that it never had.
+  /// Quarantined replicas: of another life of the store, or of an incarnation that this life never
+  /// had.
   std::map<std::pair<ShardKey, Tier>, StoredReplica> other_lives;
   Clock::TimePoint seen;     // last report
   Clock::TimePoint probed;   // when a probe was last sent because the node was silent
-  Clock::TimePoint lost_at;  // while not attached; the coordinator's start if never seen
+  Clock::TimePoint lost_at;  // while not attached; if it never attached, when it was added
   std::optional<Clock::TimePoint> stream_ended;
-  std::vector<LocalRank> ranks;  // its trainers, by its last report; kept while the node is lost
+  std::vector<LocalRank> ranks;  // its trainers as last reported; kept while the node is lost
   uint64_t disk_every = 0;
   int64_t seen_wall_nanos = 0;
   std::string rival;  // address of a second agent that uses this node's name
@@ -56,18 +57,18 @@ struct Replica {
   bool operator==(const Replica&) const = default;
 };
 
-/// A replica whose bytes are not the sealed ones. It does not count as a replica.
+/// A replica whose bytes differ from the sealed ones. It does not count as a replica.
 struct DamagedReplica {
   Rank rank;
   Replica replica;
   bool readable = false;  // its node is attached, and other nodes may decode from its good chunks
 };
 
-/// As a source: the shard is decoded from its parity group.
+/// The source of a shard that is decoded from its parity group.
 inline constexpr Replica kDecode{kNoNode, Tier::kPeer};
 
 struct RankShard {
-  bool known = false;  // `digest` is set, by the record or the first replica report
+  bool known = false;  // `digest` is set, from the record or from the first replica report
   uint64_t digest = 0;
   uint64_t image_bytes = 0;
   std::vector<Replica> replicas;  // on attached nodes
@@ -98,7 +99,7 @@ struct VersionState {
   std::array<uint32_t, 5> held{};         // by tier: ranks with a replica there
   uint32_t held_any = 0;                  // ranks with a replica at any tier
   std::array<uint32_t, 5> parity_held{};  // by tier: members with their parity there
-  /// The last result of IsFullyAvailable(); reset with every change of a replica or a tier.
+  /// The last result of IsFullyAvailable(). Every change of a replica or a tier resets it.
   mutable std::optional<bool> fully_available;
   std::vector<DamagedReplica> damaged;
   std::vector<std::string> damage_texts;
@@ -210,7 +211,7 @@ struct RestorePlan {
   VersionId rolled_back_to;
   std::vector<RestoreWaiter> rollbacks;  // ranks that wait for a rollback
 
-  /// Whether ranks wait and all of them reshard: none waits for a shard of its own.
+  /// Whether at least one rank waits, and every waiting rank reshards.
   bool reshards_only() const {
     return !waiters.empty() &&
            std::all_of(waiters.begin(), waiters.end(),
@@ -235,7 +236,7 @@ struct Repair {
   std::string failure;  // of the last attempt
 };
 
-/// A version on disk that lacks shards which its parity groups should keep there.
+/// A version on disk that lacks some of the shards that its parity groups should keep there.
 struct UnderProtectedVersion {
   uint32_t shards = 0;  // that should be there: ranks' shards and parity
   uint32_t present = 0;
@@ -282,20 +283,20 @@ struct Job {
   bool finished = false;                // of the current incarnation; stored
   bool released = false;                // nodes release the job's memory
   Clock::TimePoint alive_at;            // when a trainer was last known to run
-  Clock::TimePoint newest_at;           // when newest_seen grew, or the job started
+  Clock::TimePoint newest_at;           // when newest_seen last grew, or the incarnation opened
   Clock::TimePoint ended_at;
   int64_t ended_wall_nanos = 0;
   VersionId wanted;  // a trainer waits until this version is at another tier
   uint64_t keep_last = 0;
   uint64_t keep_every = 0;
   Incarnation forgotten_upto;
-  /// Disputes of the current incarnation. One ends when the same bytes are found equal.
+  /// Disputes of the current incarnation. A dispute ends when a comparison finds its bytes equal.
   std::vector<Dispute> disputes;
 
   uint64_t committed_total = 0;  // since the coordinator's start
   uint64_t aborted_total = 0;
 
-  // Changes by the event that is being applied.
+  // What the event that is being applied has changed.
   bool changed = false;            // ApplyChanges() updates restore plan, retention and targets
   bool job_state_changed = false;  // ApplyChanges() sends the job state to every subscriber
   bool retention_due = false;

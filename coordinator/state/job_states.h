@@ -3,15 +3,17 @@
 #include "coordinator/state/cluster.h"
 
 // The job state that agents get: what is committed, which versions are aborted, the targets, the
-// node's parity group, and whether memory is released. Every subscriber of the job gets it when it
-// changes. A node also gets it when it attaches, or reports a replica of a version that is over.
+// node's parity group, and whether memory is released. Every subscriber of the job gets the job
+// state when it changes. A node also gets it when it attaches, and when it reports a replica of a
+// version that is aborted or being removed.
 
 namespace holdfast::coord {
 
 /// Returns the job state without a parity group.
 JobState JobStateOf(const Job& job);
 
-/// Sends the same job state to each node, except for the node's parity group.
+/// Sends the job state to the nodes that are due to get it. Only the parity group in it differs
+/// between nodes.
 void SendJobStates(Context& context, Job& job);
 
 }  // namespace holdfast::coord

@@ -36,13 +36,13 @@ Status CheckJoin(Context& context, const RankJoined& event, NodeIndex& index) {
   return Status::Ok();
 }
 
-/// Whether the join belongs to a new start that uses the run ID of the current incarnation, from a
-/// launcher that reuses run IDs for restarts. This is so if the process is new, its rank has joined
-/// before, and steps were saved. Without saved steps no new incarnation is needed.
+/// Whether the join belongs to a new start with the run ID of the current incarnation: some
+/// launchers reuse run IDs for restarts. It does if the process is new, its rank has joined before,
+/// and steps were saved. Without saved steps no new incarnation is needed.
 bool IsNewStart(const Job& job, const RankJoined& event) {
   if (job.lineage().run_id != event.run_id) return false;
   if (event.start == JoinStart::kUnknown) return false;
-  // A higher incarnation: the process joined it before in a start that this store does not have.
+  // A higher incarnation than the current one is of a start that this store has no record of.
   if (IsPartOfRun(job, event)) return event.incarnation_before > job.incarnation;
   if (job.newest_seen.value == 0) return false;
   if (event.world != job.lineage().world) return true;
@@ -84,8 +84,8 @@ Status CheckRun(const Job& job, const RankJoined& event) {
   return Status::Ok();
 }
 
-/// Returns the names of the other ranks of the current incarnation that are connected to their
-/// agents; empty if there are none.
+/// Names the other ranks of the current incarnation that are connected to their agents; empty if
+/// there are none.
 std::string RunningRanksText(const ReadContext& context, const Job& job, const RankJoined& event) {
   constexpr size_t kRunningNamed = 8;
   std::string text;
@@ -113,7 +113,8 @@ void OpenIncarnation(Context& context, Job& job, const RankJoined& event) {
     RefuseWaiters(context, job, fenced);
     for (const RestoreWaiter& waiter : job.plan.rollbacks) Answer(context, waiter.request, fenced);
   }
-  // An incarnation that committed nothing replaced no earlier replicas: earlier nodes stay listed.
+  // An incarnation that committed nothing has not replaced earlier replicas: their nodes stay
+  // listed.
   bool committed_any = false;
   for (const auto& [id, version] : job.versions) {
     committed_any = committed_any || (id.incarnation == job.incarnation && version.committed());
@@ -121,9 +122,9 @@ void OpenIncarnation(Context& context, Job& job, const RankJoined& event) {
   if (committed_any && !earlier_floor) job.nodes_before.clear();
   job.nodes_before.insert(job.nodes_now.begin(), job.nodes_now.end());
   job.nodes_now.clear();
-  // The new incarnation is above all that any node reported of the job. A store that was lost or
-  // replaced by an older copy of itself must not use a number twice: older versions would be taken
-  // for versions of this start.
+  // The new incarnation is above all that any node reported of the job. If the store was lost or
+  // replaced by an older copy, numbers must not be used twice: older versions would be taken for
+  // versions of this start.
   job.incarnation = std::max(job.incarnation, HighestReported(context, job.name));
   job.incarnation = Incarnation{job.incarnation.value + 1};
   job.abort_floor = Step{0};

@@ -5,9 +5,10 @@
 // Joins and fencing: which incarnation a rank belongs to, and whether it may join.
 //
 // A new run ID opens the next incarnation, above the current one and above every number that a node
-// reported for the job. The current run ID joins the current incarnation; every other one is
-// fenced. A new process with the current run ID also opens one, if steps were saved and its rank
-// has joined before. It waits until no rank of the previous start runs any more.
+// reported for the job. A rank with the current run ID joins the current incarnation. Run IDs of
+// earlier incarnations are fenced. A new process with the current run ID also opens an incarnation,
+// if steps were saved and its rank has joined before. Its join waits until no rank of the previous
+// start is still running.
 
 namespace holdfast::coord {
 

@@ -6,27 +6,28 @@
 
 // The phase of a job: running, ended or finished, and the release of its memory.
 //
-// A job runs while a node reports a trainer of its current incarnation or a run launches it. It has
-// ended when neither holds for `end_grace` and every known node has reported; trainers of a lost
-// node count for another half minute. It has finished if all ranks ended with a goodbye or its run
-// ended with success. Its memory is released some time later, when a restart needs nothing from
-// memory: the newest version is on disk with its parity.
+// A job runs while a node reports a trainer of its current incarnation or a run of the job is
+// active. The job has ended when neither has been true for `end_grace` and the recovery barrier is
+// open; trainers of a lost node count for another half minute. A job that has ended is finished if
+// all ranks ended with a goodbye, its run ended with success, or an operator stopped the run. Its
+// memory is released some time later, once a restart needs nothing from memory: the newest version
+// is on disk with its parity.
 
 namespace holdfast::coord {
 
-/// `ranks` are all trainers that the node reports.
+/// Records the trainers of a node. `ranks` is the complete list that the node reports.
 void OnRanks(Context& context, NodeIndex index, const std::vector<LocalRank>& ranks);
 
-/// A trainer waits until its version is at another tier.
+/// Records that a trainer waits until its version is at another tier.
 void OnTierWanted(Context& context, const TierWanted& wanted);
 
-/// A run of the job started or ended.
+/// Records that a run of the job started or ended.
 void OnRunStateChanged(Context& context, const RunStateChanged& event);
 
-/// Moves the job to the phase; memory that was released is used again.
+/// Moves the job to the phase, and stores it. Nodes may use memory again that was released.
 void SetPhase(Context& context, Job& job, JobPhase phase);
 
-/// Updates the job's phase after time has passed.
+/// Updates the job's phase as time passes, and releases the memory when it is due.
 void AdvanceLifecycle(Context& context, Job& job);
 
 }  // namespace holdfast::coord

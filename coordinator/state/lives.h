@@ -9,12 +9,13 @@
 // Quarantined replicas, and agents that this coordinator refuses.
 //
 // A replica counts if it is of this life of the store, or if a record has its digest, which proves
-// that its bytes are the committed ones. All others are quarantined: their node keeps them, and
-// they do not count. adoption.h makes versions of them.
+// that its bytes are the committed ones. All other replicas are quarantined: their node keeps them,
+// and they do not count until an operator adopts their versions (adoption.h).
 
 namespace holdfast::coord {
 
-/// Assigns replicas without a life to this one if their node has seen no other life before.
+/// Assigns this life to the replicas that have none, unless `life_seen` is the life of a
+/// coordinator that their node has seen.
 std::vector<StoredReplica> AssignLife(const ReadContext& context,
                                       std::vector<StoredReplica> replicas, LifeId life_seen);
 
@@ -22,23 +23,23 @@ std::vector<StoredReplica> AssignLife(const ReadContext& context,
 /// its bytes are the committed ones.
 bool CountsInThisLife(const ReadContext& context, const StoredReplica& report);
 
-/// Keeps the replica as one that does not count.
+/// Records the replica as quarantined.
 void QuarantineReplica(Context& context, NodeIndex node, const StoredReplica& report);
 
 /// Whether an attached node has quarantined replicas of the job.
 bool HasQuarantined(const ReadContext& context, const std::string& job);
 
-/// The node has removed the replica.
+/// Forgets a quarantined replica that its node has removed.
 void DropQuarantined(Context& context, NodeIndex node, const RemovedReplica& removed);
 
-/// Records a refused attach: `holdfast status` lists the agent while it keeps trying.
+/// Records a refused attach. `holdfast status` lists the agent as long as it tries to attach.
 void RecordRefused(Context& context, const NodeAttached& event, const Status& why);
 
 /// Returns the agents whose attach was refused recently.
 std::vector<RefusedNode> RefusedNodes(const ReadContext& context);
 
-/// Lists a node's quarantined replicas by life and job. A life that versions of the job were
-/// adopted from is left out: what remains of it is incomplete.
+/// Lists a node's quarantined replicas by life and job. Lives that versions of the job were adopted
+/// from are left out, since what remains of them is incomplete.
 std::vector<OtherLifeStatus> OtherLivesOf(const ReadContext& context, const Node& node);
 
 }  // namespace holdfast::coord

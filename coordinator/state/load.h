@@ -4,9 +4,9 @@
 
 // Fills the data after a start of the coordinator from the stored records.
 //
-// Records hold decisions only. Which replicas exist follows when the nodes attach. Until then each
-// node that may have replicas counts as just lost. The targets of the tiers begin after the newest
-// recorded step.
+// Records hold decisions only. The nodes report which replicas exist when they attach. Until then,
+// each node that may have replicas counts as lost since the start of the coordinator. The targets
+// of the tiers begin after the newest recorded step.
 
 namespace holdfast::coord {
 

@@ -36,7 +36,7 @@ NodeLossImpact ImpactOn(const ReadContext& context, const Job& job,
     }
   }
   if (impact.newest.incarnation.value != 0) return impact;
-  // Without a commit, all trained steps are lost with any node that the job's ranks run on.
+  // Without a commit, the loss of any node that the job's ranks run on loses all trained steps.
   impact.keeps = job.newest_seen.value == 0 || !impact.stops;
   if (!impact.keeps) {
     impact.why_not = "nothing is committed yet: the job would start from the beginning";

@@ -6,8 +6,8 @@
 #include "coordinator/state/cluster.h"
 #include "coordinator/state/statuses.h"
 
-// The impact of a node loss: applies the rules of a restore to a copy of the versions without the
-// replicas of these nodes.
+// The impact of a node loss: applies the rules of a restore to a copy of the versions from which
+// the replicas of the lost nodes are removed.
 
 namespace holdfast::coord {
 

@@ -18,8 +18,8 @@
 
 namespace holdfast::coord {
 namespace {
-/// Any agent may attach as a node that is not attached: the disks may be new, and the agent's start
-/// counter with them.
+/// Checks whether the agent may attach under the node's name. Any agent may if the node is not
+/// attached: its disks may be new, and with them the agent's ID and start counter.
 Status CheckAgent(Context& context, const NodeAttached& event, Node& node) {
   if (!node.attached) return Status::Ok();
   // Older agents send no ID: only their start counters are compared.
@@ -89,7 +89,7 @@ Status CheckEpoch(const ReadContext& context, const NodeAttached& event) {
       event.node, event.epoch_seen.value, context.options.epoch.value));
 }
 
-/// Records what the agent that attaches reported of itself.
+/// Copies the description of the agent from its attach to the node.
 void SetAgent(const Instant& at, const NodeAttached& event, Node& node) {
   node.attached = true;
   node.attach = event.attach;
@@ -130,7 +130,7 @@ void OnNodeAttached(Context& context, const NodeAttached& event) {
   context.cluster.refused.erase(event.node);
   SetAgent(context.at, event, node);
   SendDirective(context, index, Welcome{context.options.life});
-  // Before its replicas are counted: parity counts only for the node that is the member now.
+  // This comes before the replicas are counted: parity counts only on the node that is the member.
   for (auto& [name, job] : context.cluster.jobs) RehomeLost(context, job);
   OnRanks(context, index, event.ranks);
   RecordForgottenReplicas(context, index, event.replicas);

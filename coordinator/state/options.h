@@ -29,7 +29,8 @@ struct StateOptions {
   /// How long a node may be away before another node takes its place in the parity groups and gets
   /// its shards of the versions on disk.
   std::chrono::nanoseconds rehome_after = std::chrono::minutes(10);
-  /// How long after the newest version it is flushed to every tier.
+  /// How long after its first report the newest version is flushed to every tier, unless a newer
+  /// one follows.
   std::chrono::nanoseconds flush_after = std::chrono::seconds(1);
   /// How long a job may have no trainers before it counts as ended.
   std::chrono::nanoseconds end_grace = std::chrono::seconds(2);
@@ -39,7 +40,7 @@ struct StateOptions {
   std::chrono::nanoseconds release_dead_after = std::chrono::hours(1);
   /// How long after its end a job is forgotten; 0: never.
   std::chrono::nanoseconds forget_after{};
-  /// How long a join with the run ID of ranks that still run waits for their end.
+  /// How long a join waits for the end of ranks of the previous start, which has the same run ID.
   std::chrono::nanoseconds rejoin_wait = std::chrono::seconds(4);
 };
 

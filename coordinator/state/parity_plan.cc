@@ -74,7 +74,7 @@ void IndexGroups(Context& context, Job& job, Incarnation incarnation) {
     for (uint32_t position = 0; position < members.size(); ++position) {
       const uint32_t number = static_cast<uint32_t>(groups.members.size());
       groups.members.push_back({group, position, InternNode(context, members[position].place())});
-      // A node may also have taken over another member's place: look it up by its own place.
+      // A node may also have another member's place: the lookup by node returns its own place.
       if (members[position].home.empty()) groups.by_node[groups.members.back().node] = number;
       groups.by_node.try_emplace(groups.members.back().node, number);
       for (const PlanRank& rank : members[position].ranks) groups.by_rank[rank.rank.value] = number;

@@ -9,9 +9,9 @@
 // The parity groups of an incarnation: when they are planned, and how agents see them.
 //
 // The groups are planned once, when all ranks have joined and every agent has reported its slot
-// sizes and its peer address. groups.h decides who is in which group. The plan holds for the
-// incarnation and is erased with its last version, except the newest plan, whose positions the next
-// one keeps. rehome.h replaces members that are lost for good.
+// sizes and its peer address. groups.h decides which node is in which group. The plan holds for the
+// incarnation and is erased with its last version. Only the newest plan stays, since the next plan
+// keeps its positions. rehome.h replaces members that are lost for good.
 
 namespace holdfast::coord {
 
@@ -29,9 +29,9 @@ void IndexGroups(Context& context, Job& job, Incarnation incarnation);
 /// one keeps its positions.
 void PrunePlans(Context& context, Job& job);
 
-/// Returns the group as it is sent to agents. With `version`, it shows which members have all their
-/// shards of it, counting damaged replicas. Returns nothing when the record of the plan describes
-/// no valid group.
+/// Returns the group as it is sent to agents. With `version`, the group states which members have
+/// all their shards of the version, counting damaged replicas. Returns nothing when the record of
+/// the plan describes no valid group.
 std::optional<GroupPlan> GroupOf(const ReadContext& context, const Job& job,
                                  Incarnation incarnation, uint32_t group,
                                  const VersionState* version);

@@ -15,7 +15,7 @@
 
 namespace holdfast::coord {
 namespace {
-// How often under-protected versions are counted again although no event changed them.
+// How often under-protected versions are counted again if no event has changed them.
 constexpr auto kCountInterval = std::chrono::seconds(1);
 
 void AdvanceJob(Context& context, Job& job) {

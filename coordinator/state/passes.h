@@ -6,9 +6,10 @@
 //
 // An event only changes data and marks the jobs whose rules have to run. After it, the rules of
 // each marked job run once, in a fixed order: restore, retention, targets, job states to the nodes,
-// repairs, removals. A rule may mark the job for those that follow. What it marks for one that has
-// already run waits for the next event, at the latest for the next tick. So the work of an event is
-// bounded, and the order of its effects does not depend on where a change was noticed first.
+// repairs, removals. A rule may mark the job for the rules after it in this order. A mark for a
+// rule that has already run takes effect with the next event, at the latest with the next tick. So
+// the work of an event is bounded, and the order of its effects does not depend on which change was
+// found first.
 
 namespace holdfast::coord {
 

@@ -16,7 +16,8 @@
 
 namespace holdfast::coord {
 namespace {
-/// How long the warning about a second agent of the same name is shown after its last attempt.
+/// How long the warning about a second agent with the same node name is shown after the agent's
+/// last attempt to attach.
 constexpr auto kRivalShown = std::chrono::seconds(30);
 
 /// Returns the replica that a shard is read from: in memory if there is one, else on disk. With
@@ -211,7 +212,7 @@ Result<std::vector<VersionStatus>> VersionStatuses(const ReadContext& context,
     status.restorable = IsRestorable(job, version);
     status.abandoned = IsAbandoned(job, id);
     for (const Dispute& dispute : version.disputes) status.disputed.push_back(ToString(dispute));
-    // Superseded versions of which only the record is left are not listed.
+    // Superseded versions are not listed if only their records are left.
     const bool available = IsFullyAvailable(job, version);
     const bool only_waits = MayReachPeer(job, version) && !version.any_parity();
     const bool superseded = version.committed() && !version.committed_at(Tier::kDisk) &&
@@ -260,7 +261,7 @@ Result<RestorePlanStatus> PlanRestore(const ReadContext& context, const std::str
     const RankShard& shard = version->second.ranks[rank];
     const Replica* replica = Nearest(shard, tier);
     if (replica == nullptr) {
-      // The shard may be missing everywhere, exist at another tier only, or need a decode.
+      // The shard may be missing, exist only at another tier, or have to be decoded.
       std::string text = MissingText(context, job, version->second);
       if (tier && !shard.replicas.empty()) {
         text = fmt::format("version {} has no replica of rank {} at {}", ToString(wanted), rank,

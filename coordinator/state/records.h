@@ -23,14 +23,14 @@ struct JobRecord {
   /// restore.
   std::vector<std::string> nodes_now;
   std::vector<std::string> nodes_before;
-  /// A version of the current incarnation up to this step that has no record never gets one.
+  /// A version of the current incarnation at or below this step that has no record never gets one.
   Step abort_floor;
   /// Every rank of the current incarnation ended with a goodbye, or the job's run ended.
   bool finished = false;
   /// How many versions stay on disk. With `keep_last` 0 the coordinator's values apply for both.
   uint64_t keep_last = 0;
   uint64_t keep_every = 0;
-  /// Replicas of incarnations up to this one are removed wherever they are found. If it equals
+  /// Replicas of incarnations up to this one are removed wherever they are found. If this equals
   /// `incarnation`, the job is forgotten, and the record stays until all `nodes_before` have
   /// removed their replicas.
   Incarnation forgotten_upto;
@@ -71,7 +71,8 @@ struct LineageRecord {
   uint32_t world = 0;
   Decision decision = Decision::kNone;
   VersionId restored;  // with Decision::kVersion
-  /// Planned once, when all ranks have joined. Erased when no version of the incarnation is left.
+  /// Planned once, when all ranks have joined. Erased when no version of the incarnation is left,
+  /// unless this is the newest plan of the job.
   PeerPlan peers = {};
   LifeId life = {};  // life of the store that opened the incarnation; 0: unknown
   bool operator==(const LineageRecord&) const = default;
@@ -92,7 +93,7 @@ struct TensorBytes {
   auto operator<=>(const TensorBytes&) const = default;
 };
 
-/// Ranks that should hold equal bytes hold different ones. A restore of the version restores these
+/// Bytes that should be equal on several ranks differ. A restore of the version restores the
 /// differences too.
 struct Dispute {
   TensorBytes bytes;

@@ -30,8 +30,8 @@ bool HasVersionOnDisk(const Job& job, Incarnation incarnation) {
   return false;
 }
 
-/// Returns the slot bytes of the members that the node has already replaced, so that further places
-/// go to other nodes.
+/// Returns the slot bytes of all members that the node has replaced, so that further places can go
+/// to other nodes.
 uint64_t RehomedBytes(const ReadContext& context, NodeIndex node) {
   uint64_t bytes = 0;
   for (const auto& [name, job] : context.cluster.jobs) {
@@ -47,9 +47,10 @@ uint64_t RehomedBytes(const ReadContext& context, NodeIndex node) {
   return bytes;
 }
 
-/// Returns the best attached node outside the group, or kNoNode. Preferred, in this order: few
-/// members of its failure domain in the group, the lost node's domain, no place in the plan yet,
-/// more free disk space, less data to take over for other places.
+/// Returns the best attached node outside the group, or kNoNode if there is none. Preferred are, in
+/// this order: a failure domain with fewer members in the group, the domain of the lost node, a
+/// node without a place in the plan, more free disk space, and less data taken over from other
+/// members.
 NodeIndex ChooseHome(const ReadContext& context, const Job& job, Incarnation incarnation,
                      uint32_t number) {
   const GroupIndex& groups = job.group_indexes.at(incarnation);
@@ -103,7 +104,7 @@ void RehomeLost(Context& context, Job& job) {
       auto original = context.cluster.node_names.find(member.node);
       const bool returned = !member.home.empty() && original != context.cluster.node_names.end() &&
                             context.cluster.nodes[original->second].attached;
-      // Only an attached node is known to have no shards.
+      // Only of an attached node is it known which shards it has.
       const bool empty =
           context.cluster.nodes[home].attached && !HasShardsOnDisk(job, incarnation, number);
       if (returned && (empty || away_too_long(home))) home = original->second;

@@ -20,12 +20,12 @@ namespace holdfast::coord {
 namespace {
 constexpr auto kRetryFirst = std::chrono::seconds(1);
 constexpr uint32_t kRetryDoublings = 6;
-// Fewer failures than this are not reported: a slot may be in use, or a file may be being written.
+// Fewer failures than this are not reported: a slot or a file may only be in use.
 constexpr uint32_t kAttemptsQuiet = 4;
 
 Tier OtherOf(Tier tier) { return tier == Tier::kMemory ? Tier::kDisk : Tier::kMemory; }
 
-/// Adds the shards that the version lacks at a tier where it is committed and that can be repaired.
+/// Adds the shards that the version lacks at a tier where it is committed, if they can be repaired.
 void FindMissing(const ReadContext& context, const Job& job, const VersionState& version,
                  std::map<RepairKey, Repair>& missing) {
   const GroupIndex* groups = job.groups_of(version.id.incarnation);

@@ -4,17 +4,18 @@
 
 // Repair of missing redundancy: shards that a version lacks at a tier where it is committed.
 //
-// On disk each shard and each parity belongs on its member's node. In memory this holds for parity,
-// and for the shards of running ranks, of the newest version at peer. A missing shard is repaired
-// from the other tier of its node or decoded from its group; one that its node may still be writing
-// gets a grace, a damaged one does not. The newest version comes first, with one repair at a time
-// for each node. Repairs wait for a pending restore, which has the nodes to itself.
+// On disk, each rank's shard and each parity shard belongs on its member's node. In memory, only
+// the newest version at peer is repaired: its parity, and the shards of running ranks. A missing
+// shard is repaired from the other tier of its node or decoded from its group. The repair is
+// delayed by a grace if the node may still be writing the shard, but not if the shard is damaged.
+// The newest version comes first, and each node has one repair at a time. Repairs wait until no
+// restore is pending.
 
 namespace holdfast::coord {
 
 /// Checks all shards that should exist and sends the repairs that are due. One check costs as much
-/// as a commit. It runs after events that change redundancy, and while a shard is missing. Shards
-/// on disk are repaired whether or not the job runs.
+/// as a commit. The check runs after events that change redundancy, and with each tick while a
+/// shard is missing. Shards on disk are repaired whether or not the job runs.
 void AdvanceRepairs(Context& context, Job& job);
 
 /// Records the result of a repair; a failed one is tried again later.

@@ -2,9 +2,9 @@
 
 #include "coordinator/state/cluster.h"
 
-// Reshards: ranks read what they need from all ranks' shards, on whichever nodes these are. The
-// version is decided as for every restore (restore.h), but no shard is prepared, and its world may
-// differ from that of the run. Only good replicas and decodes count.
+// Reshards: ranks read what they need from all ranks' shards, on any nodes. The version is decided
+// as for every restore (restore.h), but no shard is prepared, and the world of the version may
+// differ from that of the run. Only good replicas, and decodes from them, count.
 
 namespace holdfast::coord {
 

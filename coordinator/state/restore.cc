@@ -18,17 +18,17 @@
 namespace holdfast::coord {
 namespace {
 constexpr uint32_t kAttemptsMax = 3;
-// A decode also fails if a member is lost and still counts as attached. The attempts last longer
-// than it takes to declare such a member lost.
+// A decode also fails if a member is lost but still counts as attached. All attempts together last
+// longer than it takes to declare such a member lost.
 constexpr uint32_t kDecodeAttemptsMax = 50;
-// A decode with a wrong result counts as this many attempts. It does not count as all of them,
-// since the network may have corrupted the bytes.
+// A decode with a wrong result counts as this many attempts. It does not use up all attempts, since
+// the network may have corrupted the bytes.
 constexpr uint32_t kDecodeFailureCost = 10;
 constexpr auto kRetryPause = std::chrono::milliseconds(200);
 
-/// Whether a restore request is a rollback, to a named version or of all ranks to the newest. It is
-/// one if the running incarnation has committed versions, also if no rank restored at its start.
-/// Before its first commit, the request may come from a rank that is late at the start.
+/// Whether a restore request is a rollback: of one rank to a named version, or of all ranks to the
+/// newest. It is one if the running incarnation has committed versions, even if it restored nothing
+/// at its start. Before the first commit, the request may come from a rank that starts late.
 bool IsRollback(const Job& job, const RestoreRequested& event) {
   const bool own = std::any_of(job.versions.begin(), job.versions.end(), [&](const auto& entry) {
     return entry.first.incarnation == job.incarnation && entry.second.tiers != 0;
@@ -145,7 +145,7 @@ void AdvanceDecided(Context& context, Job& job) {
                              "replaced; start the job with another run ID",
                              job.incarnation.value, job.name, ToString(restored))));
   }
-  // A version of another world has no shard of its own for each rank: only reshards can read it.
+  // A version of another world does not have one shard for each rank: only reshards can read it.
   if (found->second.world != job.lineage().world) {
     RefuseWaiters(context, job, WorldMismatch(job, found->second), /*include_reshards=*/false);
   } else if (plan.candidate != restored) {
@@ -196,7 +196,7 @@ bool AdvanceCandidate(Context& context, Job& job) {
   RestorePlan& plan = job.plan;
   const bool requested = !plan.waiters.empty();
   if (!requested && job.newest_seen.value != 0) {
-    // The job trains already without a restore request: prepare nothing.
+    // The job already trains, and no rank has requested a restore: prepare nothing.
     if (plan.candidate.incarnation.value != 0) SwitchCandidate(job, {});
     return false;
   }
@@ -240,7 +240,8 @@ bool AdvanceCandidate(Context& context, Job& job) {
   return false;
 }
 
-/// Whether the request is of a rank of the running incarnation, on an attached node.
+/// Returns an error unless the request is of a rank of the running incarnation, on an attached
+/// node.
 Status CheckRequest(Context& context, const Job& job, const RestoreRequested& event) {
   if (event.incarnation != job.incarnation) {
     std::string text =
@@ -293,7 +294,7 @@ void OnRestoreRequested(Context& context, const RestoreRequested& event) {
           job.incarnation.value, job.name, ToString(lineage.restored), ToString(event.wanted))));
     }
   } else if (plan.waiters.empty()) {
-    // The first waiter chooses the requested version for all ranks.
+    // All ranks restore the version that the first waiter requests.
     plan.wanted = event.wanted;
     plan.unusable.clear();
   } else if (plan.wanted != event.wanted) {

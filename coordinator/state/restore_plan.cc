@@ -5,7 +5,8 @@
 
 namespace holdfast::coord {
 namespace {
-// How long repairs wait for ranks that joined and neither restore nor save: they may be loading.
+// How long repairs wait for ranks that joined and neither restore nor save, since they may be
+// loading.
 constexpr auto kRestorePatience = std::chrono::minutes(1);
 }  // namespace
 

@@ -14,9 +14,9 @@ namespace holdfast::coord {
 /// Whether the recovery barrier is open.
 bool BarrierOpen(const ReadContext& context, const Job& job);
 
-/// Whether a restore is pending. Repairs wait for it: it has the nodes to itself and prepares the
-/// shards of its ranks itself. A start whose ranks never request a restore delays repairs only for
-/// kRestorePatience.
+/// Whether a restore is pending. Repairs wait for it, since it prepares the shards of its ranks and
+/// needs the nodes. A start whose ranks request no restore counts as a pending restore for at most
+/// one minute after the last join.
 bool IsRestoring(const ReadContext& context, const Job& job);
 
 /// Records on which node the rank runs.

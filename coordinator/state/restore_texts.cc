@@ -41,7 +41,8 @@ std::string MissingShardsText(const Job& job, const VersionState& version, uint3
   return text;
 }
 
-/// Describes the groups that cannot decode a rank without replicas, and their missing shards.
+/// Describes the groups that cannot decode the shard of a rank that has no replica, and the shards
+/// that these groups lack.
 std::string LostGroupsText(const ReadContext& context, const Job& job,
                            const VersionState& version) {
   const GroupIndex* groups = job.groups_of(version.id.incarnation);

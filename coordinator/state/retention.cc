@@ -13,7 +13,8 @@
 
 namespace holdfast::coord {
 namespace {
-// How many versions committed only in memory keep their records, since they may still reach disk.
+// How many versions that are committed only in memory keep their records, since they may still
+// reach disk.
 constexpr size_t kMemoryRecordsMax = 128;
 constexpr size_t kAbortedMax = 64;
 
@@ -34,7 +35,8 @@ std::set<VersionId> ProtectedVersions(const Job& job) {
       break;
     }
   }
-  // The newest version whose disks survive the loss of a node: newer ones may still lack parity.
+  // The newest version that the disks alone can restore after the loss of a node: newer ones may
+  // still lack parity on disk.
   for (auto it = job.versions.rbegin(); it != job.versions.rend(); ++it) {
     const VersionState& version = it->second;
     if (!version.committed_at(Tier::kDisk) || IsAbandoned(job, it->first)) continue;
@@ -148,8 +150,8 @@ void PruneAborted(Context& context, Job& job) {
   for (VersionId id : aborted) {
     VersionState& version = job.versions.at(id);
     const bool settled = id < newest && !version.any_on_disk();
-    // Nodes free an aborted version in memory when the job state lists it, so it stays listed until
-    // they have: without that slot, newer versions might never be committed.
+    // Nodes free the slots of an aborted version when the job state lists it, so the version stays
+    // listed until they have done so: without these slots, newer versions might never be committed.
     if (!settled && (left <= kAbortedMax || version.any_in_memory())) continue;
     --left;
     if (!settled && id.incarnation == job.incarnation && id.step > job.abort_floor) {

@@ -4,15 +4,17 @@
 
 // Retention: which versions are kept, and the removal of the others.
 //
-// On disk the newest N versions, every K-th step and pinned versions are kept. Never removed are
-// the newest restorable version, the newest committed at each tier, the newest on disk with its
-// parity, the restore candidate, the versions of rollbacks, and the version that the incarnation
-// restored until one as safe replaces it. Records of versions that were only in memory are erased
-// when a newer version is on disk. Nothing is removed while the recovery barrier is closed.
+// On disk the newest N versions, every K-th step and pinned versions are kept. These are never
+// removed: the newest restorable version, the newest committed at each tier, the newest on disk
+// with its parity, the restore candidate, and the versions of rollbacks. The version that the
+// incarnation restored is kept until a newer one is at least as safe. Records of versions that were
+// only in memory are erased when a newer version is on disk. Retention removes no version while the
+// recovery barrier is closed.
 
 namespace holdfast::coord {
 
-/// Removes what is not kept, and what waits for its removal.
+/// Removes the versions that are not kept, and erases the records of removed and aborted versions
+/// that are no longer needed.
 void ApplyRetention(Context& context, Job& job);
 
 /// Pins or unpins a version on disk.

@@ -4,7 +4,7 @@
 
 namespace holdfast::coord {
 namespace {
-// Enough to distinguish the few lives of one cluster's store, and short enough to read.
+// Enough to distinguish the few lives that one cluster's store has, and short enough to read.
 constexpr size_t kRunIdLifeDigits = 8;
 }  // namespace
 

@@ -9,17 +9,17 @@
 #include "storage/base/ids.h"
 #include "storage/base/life.h"
 
-// The coordinator's persistent records of runs, of incidents and of nodes that need a repair.
+// The coordinator's persistent records of runs, incidents, quarantined nodes and suspect nodes.
 
 namespace holdfast::coord {
 
 enum class RunPhase : uint8_t {
   kWaiting = 1,   // for nodes, or for the end of the back-off
-  kStarting = 2,  // the nodes have their directives, not all workers run yet
+  kStarting = 2,  // the directives are sent, and not all workers run yet
   kRunning = 3,
-  kStopping = 4,  // on request, after the newest version in memory is on disk
+  kStopping = 4,  // on request: stops when the newest version in memory is on disk
   kFinished = 5,  // every worker ended with exit code 0
-  kFailed = 6,    // the restart budget is used up
+  kFailed = 6,    // the restart budget is used up, or the job itself is at fault
   kStopped = 7,
 };
 

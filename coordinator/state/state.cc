@@ -17,7 +17,7 @@
 
 namespace holdfast::coord {
 namespace {
-/// Hands an event to its module.
+/// Passes an event to the module that handles it.
 struct Dispatch {
   Context& context;
 

@@ -17,14 +17,15 @@ namespace holdfast::coord {
 /// Erase effects of an event, in order, before it acts on any other effect. If storing fails, the
 /// caller discards the State and loads a new one from the store.
 ///
-/// This class keeps the data and hands each event to the module that has its rule; README.md lists
-/// them. passes.h has what follows every event. Thread-compatible.
+/// This class keeps the data and passes each event to the module that handles it; README.md lists
+/// the modules. passes.h states what follows every event. Thread-compatible.
 class State {
  public:
   /// Creates the state from `records` as read from the store. Returns DataLoss if they contradict
   /// each other.
   static Result<State> Load(const StateOptions& options, const Records& records, Instant at);
 
+  /// Applies the event at the time `at` and returns its effects.
   std::vector<Effect> Apply(const Event& event, Instant at);
 
   // ---- operators' queries; see statuses.h ----
@@ -38,15 +39,16 @@ class State {
   /// FailedPrecondition: a rank has no source.
   Result<RestorePlanStatus> PlanRestore(const std::string& job, VersionId version,
                                         std::optional<Tier> tier) const;
-  /// Returns every replica of every shard of a committed version, and the parity groups for the
-  /// shards that have none. Fails for a version that is not fully available, unless `as_is`.
+  /// Returns every replica of every shard of a committed version, and the parity groups that can
+  /// decode the shards without a replica. Fails for a version that is not fully available, unless
+  /// `as_is`.
   Result<RestorePlanStatus> PlanAllReplicas(const std::string& job, VersionId version,
                                             bool as_is = false) const;
   /// Returns the impact on one job, or on all if `job` is empty, if `nodes` and all their replicas
   /// were lost. NotFound: no such job or node.
   Result<std::vector<NodeLossImpact>> ImpactOfLosing(const std::string& job,
                                                      const std::vector<std::string>& nodes) const;
-  /// Agents whose attach was refused recently.
+  /// Returns the agents whose attach was refused recently.
   std::vector<RefusedNode> Refused() const;
   LifeId life() const { return options_.life; }
 

@@ -9,7 +9,7 @@
 #include "coordinator/state/records.h"
 #include "storage/base/clock.h"
 
-// The state as operators see it, as plain values.
+// The answers to operators about the state, as plain values.
 
 namespace holdfast::coord {
 
@@ -54,7 +54,7 @@ struct NodeStatus {
   std::vector<OtherLifeStatus> other_lives;
 };
 
-/// A version on disk that lacks shards which its parity groups should keep there.
+/// A version on disk that lacks some of the shards that its parity groups should keep there.
 struct UnderProtectedStatus {
   VersionId version;
   uint32_t shards = 0;  // that should be there
@@ -127,11 +127,11 @@ struct RestorePlanStatus {
   VersionId version;
   uint32_t world = 0;
   std::vector<ReplicaLocation> sources;  // one per rank; from PlanAllReplicas: all replicas
-  std::vector<ReplicaLocation> parity;   // only with a named tier or from PlanAllReplicas
+  std::vector<ReplicaLocation> parity;   // only with a given tier or from PlanAllReplicas
   std::vector<GroupPlan> groups;         // only from PlanAllReplicas
 };
 
-/// The impact on a job if some nodes and all their replicas were lost.
+/// The impact on a job of losing some nodes and all their replicas.
 struct NodeLossImpact {
   std::string job;
   VersionId newest;     // committed and not abandoned; incarnation 0: none

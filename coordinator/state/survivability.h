@@ -7,11 +7,11 @@
 
 // Which shards of a version exist or can be decoded, by counting replicas; no bytes are read.
 //
-// A member of a parity group has its data if it has a replica of each of its ranks' shards, and its
-// parity if it has its parity shard, each on its own node: replicas elsewhere do not help its
-// group. storage/erasure/survivability.h decides from that what the group can decode. A shard is
-// available if an attached node has a replica of it or its group can decode it. Damaged replicas
-// count only where a caller asks for them.
+// A member of a parity group has its data if its own node has a replica of each of its ranks'
+// shards, and its parity if its own node has its parity shard: replicas on other nodes do not help
+// the group. From this, storage/erasure/survivability.h decides what the group can decode. A shard
+// is available if an attached node has a replica of it or its group can decode it. Damaged replicas
+// count only for callers that pass kIncludeDamaged.
 
 namespace holdfast::coord {
 
@@ -48,7 +48,7 @@ bool IsAvailable(const Job& job, const VersionState& version, Rank rank, uint32_
 
 /// Whether IsAvailable() holds for every rank. The result is cached in `version`.
 bool IsFullyAvailable(const Job& job, const VersionState& version);
-/// The same, also counting damaged replicas.
+/// The same as IsFullyAvailable(), but damaged replicas count too.
 bool MayBeFullyAvailable(const Job& job, const VersionState& version);
 
 /// Returns how many further members each group may lose with all their replicas, counting only

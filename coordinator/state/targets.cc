@@ -15,8 +15,8 @@ void AdvanceTargets(Job& job) {
   if (job.peer_target.AllAcknowledged(groups->members.size()) && !ParityAwaitsMemory(job)) {
     job.peer_target.Abandon();
   }
-  // The peers take the version that is being written to disk, so that the disks alone survive lost
-  // nodes too. Otherwise they take the next step.
+  // The peers take the version that is being written to disk, so that the disks alone can restore
+  // it after a loss of nodes. If they can no longer take it, they take the next step.
   const Step to_disk = job.disk_target.step();
   const bool follow_disk = to_disk > job.peer_target.reached() && to_disk < next;
   if (!job.peer_target.Advance(follow_disk ? to_disk : next)) return;

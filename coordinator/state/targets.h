@@ -4,11 +4,12 @@
 
 // Which version the writers of a tier take next (tier_target.h).
 //
-// A target selects the first version at or after its step that is pending or committed. It advances
-// past the newest step when that version is committed at the tier or can no longer be, or when all
-// writers have written different ones. The target of tier peer then goes to the version that is
-// being written to disk, if the peers can still take it: then the disks alone survive lost nodes
-// too. Versions before the target of tier peer are no longer built there.
+// A target selects the first version at or after its step that is pending or committed. The target
+// advances past the newest step when that version is committed at the tier or can no longer be, or
+// when all writers have written, but not the same version. The target of tier peer advances only to
+// the version that is being written to disk, if the peers can still take it: the disks alone can
+// then restore that version after a loss of nodes. Parity of versions before the target of tier
+// peer is no longer built.
 
 namespace holdfast::coord {
 
@@ -19,7 +20,7 @@ void AdvanceTargets(Job& job);
 bool SelectsVersion(const Job& job, const TierTarget& target, VersionId version);
 
 /// Whether parity of the version, of the current incarnation, may still be built. Its replicas in
-/// memory count although newer versions are committed there.
+/// memory then count although newer versions are committed in memory.
 bool MayReachPeer(const Job& job, const VersionState& version);
 
 /// Whether a pending version from the peer target on has all its parity, and only lacks the report

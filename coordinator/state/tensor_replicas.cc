@@ -11,7 +11,7 @@
 
 namespace holdfast::coord {
 namespace {
-/// Maximum number of disputes of one version; further ones are dropped.
+/// Most disputes of one version; further ones are dropped.
 constexpr size_t kDisputesMax = 16;
 constexpr size_t kNamedInFinding = 4;
 using ByRank = std::map<uint32_t, uint32_t>;
@@ -35,8 +35,8 @@ std::optional<Dispute> DisputeOf(const TensorBytes& bytes, const ByRank& crcs) {
   return dispute;
 }
 
-/// Removes `bytes` from the disputes: only the latest comparison of a byte counts. Samples need not
-/// have the same bounds as earlier ones.
+/// Removes `bytes` from the disputes: only the latest comparison of a byte counts. Samples may have
+/// other bounds than earlier ones, so a dispute can be cut in two.
 void RemoveBytes(std::vector<Dispute>& disputes, const TensorBytes& bytes) {
   std::vector<Dispute> left;
   for (Dispute& dispute : disputes) {
@@ -106,7 +106,7 @@ void CompareTensorReplicas(Context& context, Job& job, VersionState& version) {
   }
   version.samples.clear();
   version.disputes = job.disputes;
-  // A rank that differs everywhere is one incident, not one for each save.
+  // A rank that keeps differing is one incident, not one for each save.
   if (std::includes(known.begin(), known.end(), ranks.begin(), ranks.end())) return;
   Finding finding;
   finding.job = job.name;

@@ -11,11 +11,11 @@
 
 namespace holdfast::coord {
 
-/// Compares the samples of the version. A dispute stays with the versions that follow until the
-/// same bytes are equal again.
+/// Compares the samples of the version, updates the disputes of the job, and copies them to the
+/// version.
 void CompareTensorReplicas(Context& context, Job& job, VersionState& version);
 
-/// Records a finding: the restored version is disputed.
+/// Records a finding that the version, which must be disputed, is restored.
 void ReportDisputedRestore(Context& context, const Job& job, const VersionState& version);
 
 }  // namespace holdfast::coord

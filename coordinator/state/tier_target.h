@@ -33,13 +33,13 @@ class TierTarget {
     resolved_ = true;
     reached_ = std::max(reached_, step);
   }
-  /// Whether each of `writers` writers has written a version from the target on. If none of these
-  /// versions is complete, the writers took different steps, and the caller calls Abandon().
+  /// Whether each of `writers` writers has written a version at or after the target. If none of
+  /// these versions is complete, the writers took different steps, and the caller calls Abandon().
   bool AllAcknowledged(size_t writers) const { return acknowledged_.size() == writers; }
   void Abandon() { Resolve(step_); }
   /// The newest resolved step, or the target itself.
   Step reached() const { return reached_; }
-  /// Advances to `next` if the target is resolved. Returns whether it was.
+  /// Advances to `next` if the target is resolved, but never back. Returns whether it was resolved.
   bool Advance(Step next) {
     if (!resolved_) return false;
     step_ = std::max(step_, next);

@@ -10,7 +10,7 @@
 
 namespace holdfast::coord {
 namespace {
-// A shard that is missing for this long is not just being written.
+// A shard that has been missing for this long is not merely still being written.
 constexpr auto kUnderProtectedPatience = std::chrono::seconds(15);
 constexpr size_t kShardsNamed = 6;  // at most, in one text
 }  // namespace

@@ -90,7 +90,7 @@ bool IsAbandoned(const Job& job, VersionId version) {
   for (auto it = job.lineages.upper_bound(version.incarnation); it != job.lineages.end(); ++it) {
     const LineageRecord& later = it->second;
     if (later.decision != Decision::kVersion || version.step <= later.restored.step) continue;
-    // A start in another life of the store did not know the version, so it did not roll back.
+    // Another life of the store had no record of the version, so a start there did not reject it.
     const Incarnation restored = later.restored.incarnation;
     if (restored > version.incarnation && AreOfDifferentLives(job, version.incarnation, restored)) {
       continue;

@@ -4,13 +4,13 @@
 
 #include "coordinator/state/cluster.h"
 
-// Versions: which are dead, abandoned or restorable, and the steps that end or store one.
+// Versions: which are dead, abandoned or restorable; how one is created, stored and aborted.
 //
 // A version without a record is dead, and never committed, if its incarnation is over, if a newer
 // version of its incarnation is committed, or if its step is at or below the abort floor. A
 // committed version is abandoned if a later incarnation restored a smaller step, unless that
-// incarnation was opened in another life of the store, which did not know the version. It is
-// restorable if it is committed, not abandoned, and each of its shards is available.
+// incarnation was opened in another life of the store, which had no record of the version. A
+// version is restorable if it is committed and not abandoned, and each of its shards is available.
 
 namespace holdfast::coord {
 
@@ -34,7 +34,7 @@ bool IsAbandoned(const Job& job, VersionId version);
 /// Whether the version can be restored from good replicas and decodes.
 bool IsRestorable(const Job& job, const VersionState& version);
 
-/// The same, also counting the good chunks of damaged replicas.
+/// The same as IsRestorable(), but the good chunks of damaged replicas count too.
 bool MayBeRestorable(const Job& job, const VersionState& version);
 
 /// Returns the newest version committed at the tier and not abandoned; incarnation 0: none.
@@ -43,9 +43,9 @@ VersionId NewestCommitted(const Job& job, Tier tier);
 /// Returns the newest restorable version; incarnation 0: none.
 VersionId NewestRestorable(const Job& job);
 
-/// Returns the retention floor at tier peer: the newest version committed at peer, of which agents
-/// free nothing until a newer one is committed there. If the current incarnation has no parity
-/// groups, its first commit in memory replaces the floor, and the result is none.
+/// Returns the retention floor at tier peer: the newest version committed at peer, which agents
+/// keep in memory until a newer one is committed there. If the current incarnation has no parity
+/// groups, its first commit in memory replaces the floor, and the result has incarnation 0.
 VersionId PeerFloor(const Job& job);
 
 /// Returns the record of the damage. Records a finding if the damage is new.

@@ -7,8 +7,8 @@
 
 namespace holdfast::coord {
 
-/// Added to the epoch of a copy. Agents that do not know lives have then seen no epoch that high,
-/// and follow the copy.
+/// Added to the epoch of a copy. Agents whose version has no lives then find an epoch above all
+/// that they have seen, and accept a coordinator with the copy.
 inline constexpr uint64_t kBackupEpochs = 1'000'000;
 
 struct BackupCounts {

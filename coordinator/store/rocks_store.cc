@@ -44,8 +44,8 @@ Status MakeDirectories(const std::filesystem::path& dir) {
   return SyncDirectory(dir.has_parent_path() ? dir.parent_path().string() : ".");
 }
 
-/// Refuses a directory that is neither empty nor a RocksDB, so that the store never writes into a
-/// foreign directory.
+/// Refuses a directory that is neither empty nor a RocksDB, so that the store never writes among
+/// other files.
 Status CheckOurs(const std::string& dir) {
   std::error_code error;
   if (std::filesystem::exists(dir + "/CURRENT", error)) return Status::Ok();
@@ -68,7 +68,7 @@ rocksdb::Options StoreOptions() {
   rocksdb::Options options;
   options.create_if_missing = true;
   options.paranoid_checks = true;
-  // A torn tail is an unfinished write. Damage before it must be an error.
+  // A torn end of the log is an unfinished write. Damage anywhere before it must be an error.
   options.wal_recovery_mode = rocksdb::WALRecoveryMode::kTolerateCorruptedTailRecords;
   options.write_buffer_size = 4 << 20;  // small, since the metadata is small
   options.max_total_wal_size = 16 << 20;

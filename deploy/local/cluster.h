@@ -30,9 +30,9 @@ struct ClusterOptions {
 };
 
 /// A complete Holdfast cluster on this machine, as real processes over Unix sockets: one
-/// coordinator, and one agent with its keeper per node. Where the options name no command that
-/// starts a server, $HOLDFAST_SERVER_COMMAND (words between spaces) does. The destructor ends all
-/// processes; the files stay. Thread-compatible.
+/// coordinator, and one agent with its keeper per node. A server for which the options have no
+/// command is started with $HOLDFAST_SERVER_COMMAND (words separated by spaces), if that is set.
+/// The destructor ends all processes; the files stay. Thread-compatible.
 class Cluster {
  public:
   explicit Cluster(ClusterOptions options);

@@ -22,7 +22,7 @@ struct TrainingOptions {
   std::vector<std::string> flags;  // further flags for every rank
 };
 
-/// The restore that a rank reported at its start.
+/// The restore that a rank reported when it started.
 struct Restored {
   int rank = 0;
   uint64_t step = 0;  // the step after which the training continues; 0 = a fresh start

@@ -15,9 +15,9 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 jobs=$HOLDFAST_STATE_DIR/jobs              # one file for each job that uses the agent, named by its ID
 lock=$HOLDFAST_STATE_DIR/lock              # held while a job comes or goes
 agent_lock=$HOLDFAST_RUN_DIR/agent.lock    # held by the agent, contains its process ID
-keeper_lock=$HOLDFAST_RUN_DIR/keeper.lock  # the same of the keeper
+keeper_lock=$HOLDFAST_RUN_DIR/keeper.lock  # the same for the keeper
 loop_lock=$HOLDFAST_STATE_DIR/loop.lock    # held by `node.sh agent`
-idle=$HOLDFAST_STATE_DIR/idle              # exists while no job uses the node; contains the time since when
+idle=$HOLDFAST_STATE_DIR/idle              # exists while no job uses the node; contains the time at which that began
 wake=$HOLDFAST_STATE_DIR/wake              # a line in this FIFO ends `node.sh keep`
 
 record() { printf '%s node.sh %s\n' "$(date -Is)" "$*" >>"$HOLDFAST_LOG"; }
@@ -53,8 +53,8 @@ wanted() {
   [ -z "$HOLDFAST_PARTITIONS" ] || [[ " $HOLDFAST_PARTITIONS " == *" ${SLURM_JOB_PARTITION:-} "* ]]
 }
 
-# detached COMMAND: in a session of its own and without slurmd's descriptors; slurmd ends the prolog's process group.
-# Descriptor 9 is the lock of this script.
+# detached COMMAND: runs node.sh in a session of its own and without slurmd's descriptors, because slurmd ends the
+# prolog's process group. Descriptor 9 is the lock of this script.
 detached() { setsid --fork "$BASH" "$here/node.sh" "$@" </dev/null >>"$HOLDFAST_LOG" 2>&1 9>&-; }
 
 start() {
@@ -63,7 +63,7 @@ start() {
   [ -p "$wake" ] || mkfifo -m 600 "$wake"
   echo a job starts 1<>"$wake"
   if ! is_held "$loop_lock"; then
-    # A socket that a killed agent has left behind must not be taken for that of the new one.
+    # The wait below must not take a socket that a killed agent has left behind for the new agent's.
     is_held "$agent_lock" || rm -f "$HOLDFAST_RUN_DIR/agent.sock"
     detached agent
   fi
@@ -102,7 +102,7 @@ stop_agent() {
       record "stop: the agent does not stop within $HOLDFAST_STOP_S s and is killed"
       how=KILL
     fi
-    # Repeated, because an agent that is just starting is not yet in the lock file.
+    # Repeated, because the lock file does not yet have the process ID of an agent that is just starting.
     signal $how "$agent_lock"
     sleep 0.1
   done

@@ -1,7 +1,7 @@
 #!/bin/bash
-# TaskProlog of slurm.conf: each line of its output sets a variable of the task. A program that passes these on to the
-# client library needs no options for Holdfast; RANK and so on are those of torchrun. Variables that the job has set
-# remain as they are.
+# TaskProlog of slurm.conf: each line of its output sets a variable of the task. A program that passes these variables
+# on to the client library needs no options for Holdfast. RANK, LOCAL_RANK and WORLD_SIZE have the meaning that torchrun
+# gives them. Variables that the job has set remain as they are.
 [ -n "${SLURM_STEP_ID:-}" ] || exit 0  # the batch script: its tasks would inherit the values of the first node
 . "$(dirname "${BASH_SOURCE[0]}")/holdfast.conf"
 
@@ -10,8 +10,8 @@ variable() { [ -n "${!1:-}" ] || echo "export $1=$2"; }
 
 variable HOLDFAST_SOCKET "$HOLDFAST_RUN_DIR/agent.sock"
 variable HOLDFAST_JOB "$SLURM_JOB_NAME"
-# A requeue raises SLURM_RESTART_COUNT and keeps SLURM_JOB_ID; another srun of the same batch script raises
-# SLURM_STEP_ID. Each of them is a new start of the job for Holdfast.
+# A requeue increments SLURM_RESTART_COUNT and keeps SLURM_JOB_ID; another srun of the same batch script increments
+# SLURM_STEP_ID. For Holdfast, each of the two is a new start of the job.
 variable HOLDFAST_RUN_ID "slurm-$SLURM_JOB_ID.${SLURM_RESTART_COUNT:-0}.$SLURM_STEP_ID"
 variable RANK "$SLURM_PROCID"
 variable LOCAL_RANK "$SLURM_LOCALID"

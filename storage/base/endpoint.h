@@ -32,7 +32,7 @@ struct Endpoint {
 Result<Endpoint> ParseEndpoint(std::string_view text);
 
 /// Returns the IP addresses of the host; a name is resolved now, which may take seconds. Returns
-/// none for a unix socket. Unavailable: the resolver does not know the name.
+/// none for a unix socket. Unavailable: the resolver does not find the name.
 Result<std::vector<std::string>> NumericAddresses(const Endpoint& endpoint);
 
 }  // namespace holdfast

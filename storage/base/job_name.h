@@ -14,7 +14,7 @@ inline constexpr std::string_view kAgentFileName = "HOLDFAST.agent";
 
 /// Checks ValidateName and refuses the names that data directories reserve: a job with such a name
 /// could never be written to disk. `holdfast run`, the client library, the agent and the
-/// coordinator check it when a job begins.
+/// coordinator call this when a job begins.
 Status ValidateJobName(std::string_view job);
 
 }  // namespace holdfast

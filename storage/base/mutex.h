@@ -4,8 +4,8 @@
 #include <condition_variable>
 #include <mutex>
 
-// A thin wrapper of std::mutex that clang's thread-safety analysis understands. Members name the
-// mutex that guards them: `int count_ HOLDFAST_GUARDED_BY(mutex_);`.
+// A thin wrapper around std::mutex for clang's thread-safety analysis. Members name the mutex that
+// guards them: `int count_ HOLDFAST_GUARDED_BY(mutex_);`.
 #if defined(__clang__)
 #define HOLDFAST_TSA(x) __attribute__((x))
 #else

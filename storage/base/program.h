@@ -17,8 +17,8 @@ std::string BuildInfo();
 /// main.
 /// Returns the exit code when the process has nothing more to do (64 for usage, 1 for a bad
 /// configuration, 0 after a printout), and nothing when the process should run. `check` makes the
-/// checks of the loaded values that the start itself makes: --check-config refuses what the start
-/// refuses, as far as that does not depend on other running processes.
+/// same checks of the loaded values as the server's start. --check-config therefore refuses what
+/// the start refuses, except for what depends on other running processes.
 std::optional<int> ParseProgramArgs(int argc, char** argv, const std::string& description,
                                     ConfigSchema& schema, const std::function<Status()>& check);
 

@@ -22,7 +22,8 @@ class ServiceManager {
   /// The process makes progress. Without this report for the unit's WatchdogSec the service manager
   /// kills the process. Call it at least once per watch_interval(). Never blocks.
   void Alive() const;
-  /// Returns the longest time between two calls of Alive(): a third of WatchdogSec, at most 1 s.
+  /// Returns the longest time allowed between two calls of Alive(): a third of WatchdogSec, at most
+  /// 1 s.
   std::chrono::milliseconds watch_interval() const { return watch_interval_; }
   /// Returns whether a service manager started exactly this process, so that stopping its unit ends
   /// every process in this one's cgroup.

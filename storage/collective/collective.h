@@ -13,8 +13,8 @@
 // names. All are plain values.
 //
 // The numbers of the enums are stable: they are in shared memory, in messages and in holdfast.h.
-// Times are CLOCK_MONOTONIC nanoseconds of the rank's node; 0: not yet, or unknown. Only durations
-// and ages are comparable with those of other nodes.
+// Times are CLOCK_MONOTONIC nanoseconds of the rank's node; 0: not yet, or unknown. Across nodes,
+// only durations and ages are comparable.
 
 namespace holdfast {
 
@@ -63,7 +63,7 @@ enum class Direction : uint8_t { kSend = 0, kReceive = 1 };
 
 /// What the current transfer with a peer waits for, as NCCL's profiler reports it.
 enum class EdgeState : uint8_t {
-  kIdle = 0,              // no transfer; of an operation in flight: not known
+  kIdle = 0,              // no transfer; for an operation in flight: unknown
   kSendGpuWait = 1,       // the sender's GPU has not produced the data
   kSendPeerWait = 2,      // the receiver has no free buffer
   kSendWait = 3,          // on the wire
@@ -73,8 +73,8 @@ enum class EdgeState : uint8_t {
 };
 inline constexpr uint8_t kEdgeStates = 7;
 
-/// Returns the kind's name, such as "AllReduce". Of kOther, and of a number without a name:
-/// "Operation".
+/// Returns the kind's name, such as "AllReduce"; "Operation" for kOther and for a number without a
+/// name.
 std::string_view NameOf(CollectiveKind kind);
 /// Returns the kind with this name; kOther if there is none.
 CollectiveKind KindOfName(std::string_view name);
@@ -106,8 +106,8 @@ struct Communicator {
   CommunicatorId id = {};
   CommunicatorRole role = CommunicatorRole::kUnknown;
   uint32_t size = 0;
-  uint32_t index = 0;  // of the rank that describes it
-  /// Ranks of the job, by index; empty: the rank that describes it does not know them.
+  uint32_t index = 0;  // of the rank that describes the communicator
+  /// Ranks of the job, by index; empty: unknown to the rank that describes the communicator.
   std::vector<Rank> members = {};
 
   bool operator==(const Communicator&) const = default;
@@ -128,11 +128,11 @@ struct CollectiveRecord {
   uint64_t enqueued_ns = 0;  // when the program requested the operation
   uint64_t started_ns = 0;   // when it began to run; on a GPU this can be much later
   uint64_t ended_ns = 0;
-  uint64_t device_ns = 0;  // run time by the device's timer
+  uint64_t device_ns = 0;  // run time, measured by the device's timer
   /// The rank's running totals at the start of the operation, over all communicators: time in
   /// operations (overlapping ones count once) and their bytes. They show what share of a delay is
-  /// the rank's own, and how much work it had. Threads that begin or end operations concurrently
-  /// may lose a little. 0: unknown.
+  /// the rank's own, and how much work the rank had. When threads begin or end operations
+  /// concurrently, the totals may lack a little. 0: unknown.
   uint64_t blocked_ns = 0;
   uint64_t moved_bytes = 0;
   CollectiveKind kind = CollectiveKind::kOther;
@@ -177,8 +177,8 @@ struct PeerTransfers {
   Direction direction = Direction::kSend;
   uint64_t transfers = 0;
   uint64_t bytes = 0;
-  uint64_t gpu_wait_ns = 0;   // for this rank's GPU to produce or take the data
-  uint64_t peer_wait_ns = 0;  // for a free buffer of the peer, or for its first data
+  uint64_t gpu_wait_ns = 0;   // waiting for this rank's GPU to produce or consume the data
+  uint64_t peer_wait_ns = 0;  // waiting for a free buffer of the peer, or for its first data
   uint64_t transfer_ns = 0;   // on the wire
   uint64_t flush_ns = 0;      // from the receipt until the data is in the GPU's memory
 };

@@ -170,8 +170,8 @@ Status ErasureCode::Decode(std::span<const PresentSegment> present,
     return DataLossError(fmt::format("{} of the {}+{} segments are left, {} are needed", count,
                                      data_count_, parity_count_, data_count_));
   }
-  // Any k survivors are enough. The lowest k prefer data over parity, and with it zeros, which cost
-  // nothing.
+  // Any k survivors are enough. The lowest k include all present data before any parity. Data
+  // segments may be zeros, which cost nothing.
   pattern.sources = Lowest(survivors, data_count_) & ~pattern.zeros;
   return RunCached(pattern, InOrder(pattern.sources, sources), InOrder(pattern.outputs, outputs),
                    bytes);

@@ -44,9 +44,9 @@ class ErasureCode {
   Status Encode(std::span<const std::span<const std::byte>> data,
                 std::span<const std::span<std::byte>> parity) const;
 
-  /// Adds one data segment to parities that must start as zeros. After all k segments, in any
-  /// order, the parities equal those of Encode. Slower than Encode, but needs only one segment at a
-  /// time. Adding a segment a second time removes it again.
+  /// Adds one data segment to the parities, which must be zeros before the first call. After all k
+  /// segments, in any order, the parities equal those of Encode. Slower than Encode, but needs only
+  /// one segment at a time. Adding a segment a second time removes it again.
   Status Accumulate(uint32_t data_index, std::span<const std::byte> data,
                     std::span<const std::span<std::byte>> parity) const;
 

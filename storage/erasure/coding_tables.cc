@@ -121,7 +121,7 @@ void CodingTables::Run(const Pointers& sources, const Pointers& outputs, uint64_
   }
 }
 
-/// Computes the output by ISA-L's XOR, which needs no tables. Returns false when XOR does not
+/// Computes the output with ISA-L's XOR, which needs no tables. Returns false when XOR does not
 /// apply.
 bool CodingTables::RunXor(const Pointers& sources, const Pointers& outputs, uint64_t bytes) const {
   constexpr int kSourcesMin = 2;

@@ -30,8 +30,8 @@ class CodingTables {
   using Pointers = std::array<unsigned char*, kCodeSegmentsMax>;
 
   /// Makes the tables for the code of `data_count` and `parity_count` segments
-  /// (docs/formats/stripe.md). `pattern` has `data_count` sources and zeros together, none of them
-  /// an output.
+  /// (docs/formats/stripe.md). The sources and zeros of `pattern` are `data_count` segments in
+  /// total, and none of them is an output.
   static Result<CodingTables> Make(uint32_t data_count, uint32_t parity_count,
                                    const CodingPattern& pattern);
 

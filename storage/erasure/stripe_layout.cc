@@ -9,7 +9,7 @@
 namespace holdfast {
 namespace {
 
-// Far beyond any node's memory, and sums of 32 images cannot overflow.
+// Far more than any node's memory. Sums of 32 images cannot overflow.
 constexpr uint64_t kImageBytesMax = 1ULL << 56;
 
 }  // namespace

@@ -26,9 +26,9 @@ struct StripeMember {
   friend bool operator==(const StripeMember&, const StripeMember&) = default;
 };
 
-/// Maps each byte and each parity of a group to nodes and stripes: n nodes in a ring, numbered
-/// 0 … n − 1, with m parity and k = n − m data segments per stripe. docs/formats/stripe.md has the
-/// full description:
+/// Maps each byte and each parity of a group to a node and a stripe. The n nodes form a ring,
+/// numbered 0 … n − 1. Each stripe has m parity and k = n − m data segments.
+/// docs/formats/stripe.md has the full description. An example:
 ///
 ///   n = 4, m = 1      node 0   node 1   node 2   node 3      A2: segment 2 of node 0's image
 ///   stripe 0          P        B2       C1       D0          P:  parity of the row
@@ -37,7 +37,7 @@ struct StripeMember {
 ///   stripe 3          A2       B1       C0       P
 ///
 /// No stripe has two segments of one node. Losing m nodes therefore costs each stripe at most m
-/// segments, and these can be decoded. A value: immutable and copied freely. Stripes, nodes and
+/// segments, and these can be decoded. An immutable value, which may be copied. Stripes, nodes and
 /// segments passed in must be in range.
 class StripeLayout {
  public:
@@ -69,26 +69,27 @@ class StripeLayout {
   /// parity); IndexOf is its inverse.
   uint32_t NodeOf(uint32_t stripe, uint32_t index) const;
   uint32_t IndexOf(uint32_t stripe, uint32_t node) const;
-  /// Returns the stripe that contains segment `segment` of a node's image. Its index in the stripe
-  /// is k − 1 − segment, and vice versa.
+  /// Returns the stripe that contains segment `segment` of a node's image. The segment's index in
+  /// that stripe is k − 1 − `segment`.
   uint32_t StripeOf(uint32_t node, uint32_t segment) const;
 
   /// Returns the real length of each of the stripe's parities: that of its longest data segment.
-  /// The bytes beyond are parity of zeros and therefore zeros.
+  /// Bytes beyond this length are the parity of zeros, and therefore zeros.
   uint64_t ParityBytes(uint32_t stripe) const;
-  /// Returns the end of the piece of the stripe that begins at `offset` < ParityBytes(stripe) in
-  /// its segments. No piece crosses a unit. In a piece each data segment has either all bytes or
-  /// none, as ErasureCode requires.
+  /// Returns the end of the piece that begins at `offset` of the stripe's segments. `offset` must
+  /// be below ParityBytes(stripe). No piece crosses a unit's end. In a piece each data segment has
+  /// either all bytes or none, as ErasureCode requires.
   uint64_t PieceEnd(uint32_t stripe, uint64_t offset) const;
 
   /// Returns the bytes that a node sends for one version: its image to the leaders and, as a
   /// leader, all parities except the one that it keeps. This is S(n − 1)/(n − m) for images of S
   /// bytes that fill their segments.
   uint64_t SentBytes(uint32_t node) const;
-  /// Returns the bytes of parity that a node holds: m·S/(n − m).
+  /// Returns the bytes of parity that a node holds: m·S/(n − m) for such images.
   uint64_t HeldParityBytes(uint32_t node) const;
 
-  /// Whether every image and every parity can be decoded from what the nodes have, in ring order.
+  /// Whether every image and every parity can be decoded from what the nodes have. `nodes` is in
+  /// ring order.
   bool IsDecodable(std::span<const NodeShards> nodes) const {
     return holdfast::IsDecodable(parity_count_, nodes);
   }

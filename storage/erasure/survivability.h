@@ -5,11 +5,12 @@
 
 // Which losses a parity group survives.
 //
-// A stripe has one segment of each node: data, or parity on the `parity_count` nodes from the
-// stripe's leader on. Any k = n − m segments decode the others. So a stripe survives as long as it
-// has at most m erasures, and a group as long as each of its stripes does. A node may have lost its
-// data and still have its parity, or the reverse: it is then missing from some stripes only. The
-// coordinator decides with this rule what can be restored, and decoders refuse with it what cannot.
+// A stripe has one segment of each node: parity on the stripe's leader and the m − 1 nodes after it
+// (m = `parity_count`), data on the others. Any k = n − m segments decode the others. So a stripe
+// survives as long as it has at most m erasures, and a group as long as all of its stripes do. A
+// node may have lost its data and still have its parity, or the reverse: the node is then missing
+// from some stripes only. The coordinator applies this rule to decide what can be restored.
+// Decoders apply it to refuse what cannot be decoded.
 
 namespace holdfast {
 
@@ -28,7 +29,8 @@ constexpr uint32_t DistanceFromLeader(uint32_t nodes, uint32_t stripe, uint32_t 
 /// Returns the number of erasures in the worst stripe of a group with these nodes, in ring order.
 uint32_t ErasuresInWorstStripe(uint32_t parity_count, std::span<const NodeShards> nodes);
 
-/// Whether all data and parity of the group can be decoded from what the nodes have.
+/// Whether all data and parity of the group can be decoded from what the nodes have. `nodes` is in
+/// ring order.
 inline bool IsDecodable(uint32_t parity_count, std::span<const NodeShards> nodes) {
   return ErasuresInWorstStripe(parity_count, nodes) <= parity_count;
 }

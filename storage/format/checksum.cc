@@ -11,7 +11,7 @@ namespace holdfast {
 static_assert(std::endian::native == std::endian::little, "formats are little-endian in memory");
 
 uint32_t ExtendCrc32c(uint32_t crc, std::span<const std::byte> bytes) {
-  // ISA-L takes an int length, and its caller makes the inversions before and after.
+  // ISA-L takes an int length, and leaves inverting the CRC before and after to its caller.
   constexpr size_t kCallBytesMax = size_t{1} << 30;
   uint32_t state = ~crc;
   while (!bytes.empty()) {

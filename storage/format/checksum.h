@@ -10,7 +10,7 @@ namespace holdfast {
 /// Images are checksummed in chunks of this many bytes; the last chunk may be shorter.
 inline constexpr uint64_t kChunkBytes = 1ULL << 20;
 
-/// Returns the CRC-32C (Castagnoli) of iSCSI and RFC 3720: Crc32c("123456789") == 0xe3069283.
+/// Returns the CRC-32C (Castagnoli, as in iSCSI, RFC 3720): Crc32c("123456789") == 0xe3069283.
 /// Computed by ISA-L.
 uint32_t Crc32c(std::span<const std::byte> bytes);
 /// Returns the CRC-32C of a text A followed by `bytes`, where `crc` is the CRC-32C of A. The CRC of

@@ -12,7 +12,7 @@
 
 namespace holdfast {
 
-/// Names in `__metadata__` and of extra state.
+/// Keys of `__metadata__`, and the prefix of the names of extra state.
 inline constexpr std::string_view kMetadataKey = "__metadata__";
 inline constexpr std::string_view kOwnPrefix = "holdfast.";
 inline constexpr std::string_view kExtraPrefix = "holdfast.extra/";
@@ -67,7 +67,7 @@ struct HeaderText {
 /// long.
 Result<std::string> AssembleHeader(const ShardIdentity& identity, const HeaderText& text,
                                    uint64_t residue);
-/// Returns the most bytes that AssembleHeader makes of entries of these lengths, with padding.
+/// Returns the most bytes that AssembleHeader returns for entries of these lengths, with padding.
 uint64_t HeaderBytesBound(uint64_t tensors, uint64_t extras, uint64_t slices);
 
 /// Checks the job name, world and rank of an image or a seal.

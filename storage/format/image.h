@@ -30,7 +30,7 @@ inline constexpr uint32_t kImageFormat = 1;
 /// One tensor that a rank saves: a dense row-major box of `shape` at `offset` in a global tensor of
 /// `global_shape`. An unsharded tensor has global_shape == shape and zero offsets.
 struct TensorSpec {
-  /// UTF-8, unique in the shard, not "__metadata__", not starting "holdfast.extra/".
+  /// UTF-8, unique in the shard, not "__metadata__", not beginning with "holdfast.extra/".
   std::string name;
   DType dtype = DType::kU8;
   std::vector<uint64_t> shape;  // empty: a scalar; a zero: an empty tensor
@@ -111,8 +111,8 @@ struct ParsedImage {
   uint64_t image_bytes = 0;
 };
 
-/// Returns the bytes of the header (8 + N), given an image's first 8 bytes. ParseImage needs this
-/// many bytes.
+/// Returns the length of the header in bytes (8 + N), given an image's first 8 bytes. ParseImage
+/// needs this many bytes.
 Result<uint64_t> HeaderBytes(std::span<const std::byte> first8, uint64_t image_bytes);
 
 /// Parses the header of an image with `image_bytes` bytes in total. `head` has at least

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-// Boxes of global tensors: their intersections, and the position of these elements in dense
+// Boxes of global tensors: their intersections, and the positions of the common elements in dense
 // row-major memory. Pure arithmetic; all boxes of one call have the same number of dimensions.
 
 namespace holdfast {

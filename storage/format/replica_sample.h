@@ -11,8 +11,9 @@
 
 // Each rank that holds a tensor replica saves a part of it. To detect ranks whose values differ,
 // each rank also saves a sample of the bytes that other ranks save, a different one at each save.
-// An extra lists which bytes of the image are which bytes of which tensor. The checksums of samples
-// from different images are compared. docs/formats/image.md describes the extra.
+// An extra lists the bytes of the image that are samples, and for each of them the bytes of a
+// tensor that it has. The checksums of samples from different images are compared.
+// docs/formats/image.md describes the extra.
 
 namespace holdfast {
 
@@ -20,8 +21,8 @@ namespace holdfast {
 inline constexpr std::string_view kReplicaSamplesExtra = "holdfast.samples";
 /// Tensors with this prefix are copies of what other ranks save; nothing is restored from them.
 inline constexpr std::string_view kSampleCopiesPrefix = "<samples>";
-/// The most bytes of a list; a longer list is ignored, because many ranks of a node report theirs
-/// in one message.
+/// The most bytes of a list. A longer list is ignored, because one message carries the lists of
+/// many ranks of a node.
 inline constexpr uint64_t kReplicaSamplesBytesMax = 256 << 10;
 /// The most samples of an image; further samples are ignored.
 inline constexpr size_t kReplicaSamplesMax = 512;
@@ -38,8 +39,9 @@ struct ReplicaSample {
   bool operator==(const ReplicaSample&) const = default;
 };
 
-/// Returns the samples that `image` lists, up to as many bytes as the image has. Invalid entries
-/// are skipped: the list is untrusted, and the trainer may change its bytes at any time.
+/// Returns the samples that `image` lists, as long as their total length does not exceed the
+/// image's length. Invalid entries are skipped: the list is untrusted, and the trainer may change
+/// its bytes at any time.
 std::vector<ReplicaSample> TakeReplicaSamples(std::span<const std::byte> image,
                                               const ParsedImage& parsed);
 

@@ -41,7 +41,7 @@ struct ShardSeal {
   std::string image_header;          // only with several parts: the image's own header bytes
   int64_t wall_nanos = 0;            // when it was sealed; for display
   /// The life in which the version was numbered. It is not part of the shard's identity: see
-  /// docs/formats.
+  /// docs/formats/seal.md.
   LifeId life = {};
 
   uint64_t digest() const { return DigestOf(image_bytes, chunk_crcs); }

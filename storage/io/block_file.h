@@ -31,11 +31,11 @@ class BlockFile {
   virtual Status QueueWrite(uint64_t offset, std::span<const std::byte> bytes) = 0;
   /// Queues a read into `into`. Reading past the end of the file is DataLoss at Drain().
   virtual Status QueueRead(uint64_t offset, std::span<std::byte> into) = 0;
-  /// Returns the bytes of queued writes and reads that have completed, counted from the start of
-  /// the file without a gap: [0, n) is done when operations were queued in order from 0. For
-  /// callers that process bytes while a read continues.
+  /// Returns the largest n for which queued writes and reads of all bytes [0, n) of the file have
+  /// completed. Useful when operations are queued in order from offset 0, for callers that process
+  /// bytes while a read continues.
   virtual uint64_t CompletedPrefix() const = 0;
-  /// Waits until CompletedPrefix() >= bytes or an operation failed.
+  /// Waits until CompletedPrefix() >= bytes or an operation has failed.
   virtual Status WaitPrefix(uint64_t bytes) = 0;
   /// Waits for all queued operations; short completions are resumed. Returns the first error; the
   /// file must then be abandoned.
@@ -94,8 +94,8 @@ class Directory {
   virtual void UnregisterMemory(std::span<std::byte> memory) = 0;
   /// Returns "io_uring+O_DIRECT", "posix" or "simulated", for logs and reports.
   virtual std::string Describe() const = 0;
-  /// Returns why the kernel refuses io_uring; OK when it does not, or when the options do not ask
-  /// for io_uring.
+  /// Returns why the kernel refuses io_uring. OK when the kernel accepts it, or when the options do
+  /// not request it.
   virtual Status io_uring_refusal() const { return Status::Ok(); }
   /// Returns the absolute path, for messages.
   virtual const std::string& path() const = 0;

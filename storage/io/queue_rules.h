@@ -20,11 +20,12 @@ constexpr uint64_t RoundUp(uint64_t value, uint64_t multiple) {
 /// and the end is a valid file offset. `path` is for the message.
 Status CheckOperation(const std::string& path, uint64_t offset, std::span<const std::byte> bytes);
 
-/// Returns DataLoss: a read of `bytes` at `offset` reached the end of the file at `end`.
+/// Returns the DataLoss error for a read of `bytes` at `offset` that reached the end of the file at
+/// `end`.
 Status PastEndError(const std::string& path, uint64_t offset, uint64_t bytes, uint64_t end);
 
-/// Returns FailedPrecondition: a caller waits for the first `bytes` bytes, but only `queued` were
-/// queued.
+/// Returns the FailedPrecondition error for a caller that waits for the first `bytes` bytes when
+/// only `queued` were queued.
 Status NeverQueuedError(const std::string& path, uint64_t bytes, uint64_t queued);
 
 /// Computes the completed prefix [0, n) from intervals that complete in any order.

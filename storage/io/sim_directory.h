@@ -85,7 +85,7 @@ class SimDisk {
   SimDisk& operator=(const SimDisk&) = delete;
 
   /// Opens the directory `path` of this disk and makes it durably if it is missing, like
-  /// OpenDirectory on a real disk. The disk must outlive it. Counts as no operation.
+  /// OpenDirectory on a real disk. The disk must outlive the result. Not counted as an operation.
   std::unique_ptr<Directory> Open(const std::string& path = ".");
 
   /// Simulates a power cut and a restart: the data that survives becomes the durable state.
@@ -95,7 +95,7 @@ class SimDisk {
   /// Lets `count` more operations pass, then fails every operation until Crash(). A loop over
   /// `count` from 0 until the work succeeds crashes the work at every step.
   void CrashAfterOperations(uint64_t count);
-  /// Returns true when CrashAfterOperations has taken effect and Crash() was not called since.
+  /// Returns true when CrashAfterOperations has taken effect and Crash() has not been called since.
   bool crashed() const;
 
   void Inject(SimFault fault);
@@ -107,7 +107,7 @@ class SimDisk {
 
   uint64_t used_bytes() const;
   void SetCapacity(uint64_t bytes);
-  /// Changes a file at rest, without the knowledge of its users; `path` is from the disk's root.
+  /// Changes a file at rest, like silent corruption; `path` is from the disk's root.
   /// The change is durable if the file was synced. NotFound when the file does not exist.
   Status Damage(const std::string& path,
                 const std::function<void(std::vector<std::byte>& bytes)>& change);

@@ -16,7 +16,7 @@ class UringDirectory final : public FdDirectory {
   /// Use Create, which checks that io_uring is available.
   UringDirectory(UniqueFd root, std::string path, const IoOptions& options);
   /// Opens a directory. Returns Unsupported, PermissionDenied or another error when the kernel
-  /// refuses a ring. Writes nothing to the directory. Values of `options` out of range are clamped.
+  /// refuses a ring. Writes nothing to the directory. Out-of-range `options` are clamped.
   static Result<std::unique_ptr<UringDirectory>> Create(UniqueFd root, std::string path,
                                                         const IoOptions& options);
 

@@ -11,7 +11,7 @@
 namespace holdfast {
 namespace {
 constexpr size_t kNamedMax = 8;
-// Twice the size of a plan with the most nodes and ranks.
+// Twice the size of the largest plan.
 constexpr uint64_t kPlanBytesMax = 16ULL << 20;
 
 /// Reads the plan from the extra state of a parity shard.

@@ -40,12 +40,14 @@ class GroupDecoder {
   /// Returns the group's data and parity shards that have no replica, in the order of the members.
   const std::vector<Rank>& missing() const { return missing_; }
   /// Returns OK when the rank's complete image can be decoded from the available shards. Otherwise
-  /// DataLoss names the missing ones.
+  /// DataLoss names the missing ones. NotFound: the rank is not in the group, or the group's parity
+  /// has no seal of it.
   Status CheckDecodable(Rank rank) const;
 
   /// Decodes the image bytes of the rank from `offset` on. Decode does not verify them: the caller
   /// compares complete chunks with the seal. DataLoss: too many bytes are missing or corrupt at
-  /// that position.
+  /// that position. NotFound: the rank is not in the group. InvalidArgument: the bytes extend
+  /// beyond the rank's slot.
   Status Decode(Rank rank, uint64_t offset, std::span<std::byte> into);
 
  private:
@@ -71,9 +73,9 @@ class GroupDecoder {
   std::vector<std::vector<std::byte>> units_;  // by index in the stripe
 };
 
-/// Returns how many of the `bytes` bytes from offset `at` of a stripe's segments are in a single
-/// chunk of each shard's image. Decoding in such pieces limits the effect of a corrupt chunk to its
-/// own bytes.
+/// Returns the length of the longest piece, at most `bytes`, that begins at offset `at` of a
+/// stripe's segments and crosses no chunk or shard boundary in any member. Decoding in such pieces
+/// limits the effect of a corrupt chunk to its own bytes.
 uint64_t PieceInOneChunk(const GroupPlan& plan, uint32_t stripe, uint64_t at, uint64_t bytes);
 
 }  // namespace holdfast

@@ -12,7 +12,7 @@
 
 namespace holdfast {
 
-/// Most ranks of one member: twice the size of any existing machine.
+/// The most ranks of one member: twice as many as any existing machine runs.
 inline constexpr uint32_t kMemberRanksMax = 1024;
 
 /// A rank of a member and the size of its slot in the member's node image.
@@ -26,7 +26,8 @@ struct PlanRank {
 struct PlanMember {
   std::string node;
   std::string address;  // of its peer listener; empty: cannot be reached now
-  /// Its number in the job's plan, over all groups. Its parity shard is ParityRank(number).
+  /// The node's number in the job's plan, counted over all groups. The rank of its parity shard is
+  /// ParityRank(number).
   uint32_t number = 0;
   std::vector<PlanRank> ranks;  // ascending
   /// Whether the node has, in memory or on disk, the shards of all its ranks (has_data) and its
@@ -39,18 +40,18 @@ struct PlanMember {
 };
 
 /// The members of a parity group and the placement of their bytes. A member's node image is the
-/// concatenation of its ranks' slots; the unused rest of each slot is zeros. Constant for an
-/// incarnation. A value.
+/// concatenation of its ranks' slots; the unused rest of each slot is zeros. A value, constant for
+/// an incarnation.
 class GroupPlan {
  public:
-  /// Makes a plan. InvalidArgument for ranks that do not ascend, and for anything that StripeLayout
-  /// refuses.
+  /// Makes a plan. InvalidArgument for an invalid node name, too many ranks, ranks that do not
+  /// ascend, a slot size that is too large or not aligned, and anything that StripeLayout refuses.
   static Result<GroupPlan> Make(std::vector<PlanMember> members, uint32_t parity_count);
   /// Parses the output of ToJson(). DataLoss for anything else.
   static Result<GroupPlan> FromJson(std::string_view json);
-  /// Returns compact JSON. With `as_of_now` it contains the current state (addresses and which
-  /// member has which shards), for a request to decode. Without, it is the description in a parity
-  /// shard.
+  /// Returns compact JSON. With `as_of_now` the JSON has the current state (addresses, and which
+  /// member has which shards), for a request to decode. Otherwise it is the description that a
+  /// parity shard contains.
   std::string ToJson(bool as_of_now) const;
 
   const std::vector<PlanMember>& members() const { return members_; }

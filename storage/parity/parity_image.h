@@ -12,20 +12,22 @@
 
 namespace holdfast {
 
-/// A parity shard's image: a safetensors file like every other, with the tensors
+/// A parity shard's image: a safetensors file, like every image, with the tensors
 ///   parity  U8 [m, segment_bytes]  row p: parity p of one stripe; see StripeOfRow()
-///   seals   U8 [n]                 the group's seals, so that any survivor has the chunk checksums
+///   seals   U8 [seals_bytes]       the group's seals, so that any survivor has the chunk checksums
 ///                                  of a lost shard
 /// and the plan as extra state `group`. The size and all offsets follow from the plan and the job's
 /// name, so that each member can compute offsets in any other member's image.
 /// docs/formats/parity.md describes the format.
 class ParityImage {
  public:
-  /// Plans the image of the member at `position`. `identity.rank` is ParityRank(number).
+  /// Plans the image of the member at `position`. `identity.rank` is ParityRank() of the member's
+  /// number.
   static Result<ParityImage> Make(const GroupPlan& plan, uint32_t position,
                                   const ShardIdentity& identity);
 
-  /// The bytes before the rows in every parity image. The longest names and numbers fit.
+  /// The length of the header before the rows, in every parity image. The longest names and numbers
+  /// fit.
   static constexpr uint64_t kHeaderBytes = 4096;
 
   uint64_t image_bytes() const { return group_begin_ + group_.size(); }

@@ -18,7 +18,7 @@ struct VolumeMarker {
   std::string cluster;
   std::string volume;  // a random name that all directories of one volume share
   uint32_t index = 0;  // the index of this directory in the configured list
-  uint32_t count = 0;  // the volume's directories; authoritative in the first directory's marker
+  uint32_t count = 0;  // of the volume's directories; the first directory's marker is authoritative
   bool operator==(const VolumeMarker&) const = default;
 };
 
@@ -28,10 +28,10 @@ std::string RenderMarker(const VolumeMarker& marker);
 /// format. `where` starts the message.
 Result<VolumeMarker> ParseMarker(std::string_view text, const std::string& where);
 
-/// Checks that `dirs` are all directories of one volume of `cluster`, in order. If all are empty,
-/// they become a new volume; empty directories at the end are added to the volume. The markers are
-/// durable on return. FailedPrecondition names the wrong directory and the remedy; in that case
-/// nothing was changed.
+/// Checks that `dirs` are all the directories of one volume of `cluster`, in the volume's order. If
+/// all are empty, they become a new volume; empty directories at the end are added to the volume.
+/// The markers are durable on return. FailedPrecondition names the wrong directory and the remedy;
+/// in that case nothing was changed.
 Status ClaimDirectories(const std::vector<std::unique_ptr<Directory>>& dirs,
                         const std::string& cluster);
 

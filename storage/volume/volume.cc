@@ -23,9 +23,9 @@
 namespace holdfast {
 namespace {
 
-/// The implementation of Volume: keeps the list of published shards and excludes writers and
-/// removals of a version from each other. Writer, reader, removal and recovery handle the files.
-/// Thread-safe.
+/// The implementation of Volume: keeps the list of published shards, and ensures that no shard of a
+/// version is published while the version is removed. Writer, reader, removal and recovery handle
+/// the files. Thread-safe.
 class DiskVolume final : public Volume, private PublishGate {
  public:
   DiskVolume(DirectoryList dirs, DirectoryLock lock, const IoOptions& io, Clock& clock,

@@ -89,7 +89,7 @@ class Volume {
   /// Makes a writer for a shard. `image` is the complete image in its slot, with the image's exact
   /// length. It is aligned to kBlockBytes, readable up to the next multiple of kBlockBytes, and
   /// must outlive the writer. Parts are written to all directories in parallel. AlreadyExists when
-  /// the shard is published. OutOfSpace from fallocate.
+  /// the shard is published. OutOfSpace when fallocate fails for lack of space.
   virtual Result<std::unique_ptr<ShardWriter>> CreateShard(const ShardIdentity& identity,
                                                            std::span<const std::byte> image) = 0;
 
@@ -97,9 +97,9 @@ class Volume {
   virtual std::vector<StoredShard> List() const = 0;
   virtual Result<ShardSeal> ReadSeal(const ShardKey& key) const = 0;
   /// Reads the image into `into` from all parts in parallel and verifies every chunk against the
-  /// seal while later ones are still read. `into` is aligned to kBlockBytes and has capacity up to
-  /// the next multiple of kBlockBytes. DataLoss names the file and the chunk. Calls `progress` with
-  /// the verified bytes, from this thread.
+  /// seal while later ones are still being read. `into` is aligned to kBlockBytes and has capacity
+  /// up to the next multiple of kBlockBytes. DataLoss names the file and the chunk. Calls
+  /// `progress` with the number of verified bytes, on the calling thread.
   virtual Result<ShardSeal> ReadShard(const ShardKey& key, std::span<std::byte> into,
                                       const std::function<void(uint64_t)>& progress) const = 0;
   /// Passes the image to `sink` chunk by chunk (kChunkBytes, the last may be shorter), in order.
@@ -114,8 +114,8 @@ class Volume {
   /// Verifies the structure only or, if `deep`, every byte, with bounded memory.
   virtual Status VerifyShard(const ShardKey& key, bool deep) const = 0;
   /// Repairs the corrupt chunk `index` in place. InvalidArgument when `bytes` do not match the
-  /// seal. A crash in the middle leaves the chunk corrupt and changes no other. OK: the chunk is
-  /// durable and was verified by reading it again. DataLoss: the bytes that were read again are
+  /// seal. A crash in the middle leaves this chunk corrupt and the others unchanged. OK: the chunk
+  /// is durable and was verified by reading it again. DataLoss: the bytes that were read again are
   /// still wrong.
   virtual Status RewriteChunk(const ShardKey& key, uint64_t index,
                               std::span<const std::byte> bytes) = 0;

@@ -1,5 +1,6 @@
-// Servers as container engines run them: io_uring refused as by their default profiles, no huge
-// pages, no mlock, a small /dev/shm, a read-only root, another user; and containers that end.
+// Servers as container engines run them: io_uring refused as by the engines' default profiles, no
+// huge pages, no mlock, a small /dev/shm, a read-only root, another user. Also tests the end of
+// containers.
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -256,7 +257,7 @@ TEST_F(ContainerTest, AKeeperContainerOutlivesTheAgentsContainer) {
   ASSERT_TRUE(SavesToMemory()) << ReadAll(cluster_->AgentLog(0));
   EXPECT_THAT(Codes(), Not(Contains("KEEPER_SHARED")));
 
-  // The end of its first process ends every process of a container.
+  // When the first process of a container ends, all its other processes end, too.
   ASSERT_NO_FATAL_FAILURE(KillAgent(0));
   ASSERT_NO_FATAL_FAILURE(StartAgents());
   EXPECT_TRUE(RestoresFromMemory()) << ReadAll(cluster_->AgentLog(0));

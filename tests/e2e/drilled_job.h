@@ -39,7 +39,7 @@ class DrilledJob : public ::testing::Test {
       static_cast<void>(cluster_->Cli({"stop", "lm", "--now"}).has_value());
       cluster_->KillEverything();
     }
-    // Restarted processes are no children of this one, and an agent may start a new keeper: repeat.
+    // Restarted processes are not children of this one, and agents may start new keepers: repeat.
     const auto all_ended = [&] {
       for (const auto& [pid, name] : Processes()) ::kill(pid, SIGKILL);
       return Processes().empty();

@@ -27,8 +27,8 @@ Status AwaitSteps(DrillContext& context, uint64_t more) {
       fmt::format("training did not reach step {}\n{}", target, context.training.LogTail()));
 }
 
-/// Whether each rank restored from its own disk, or, if it was late, by decoding what other ranks
-/// had read from theirs.
+/// Returns whether the job restored from the disks. A late rank may have decoded its shard from
+/// those that other ranks had read from their disks into memory: "mixed".
 bool RestoredFromDisks(const DrillReport& report) {
   return report.tier == "disk" || report.tier == "mixed";
 }

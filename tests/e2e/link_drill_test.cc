@@ -187,7 +187,7 @@ TEST_F(LinkDrillTest, ASpareReplacesAPartitionedNode) {
   ASSERT_NO_FATAL_FAILURE(ExpectSameEnd());
 }
 
-/// The coordinator always reaches the node, over Unix sockets, as over a separate network.
+/// The coordinator always reaches the node, over Unix sockets that stand for a separate network.
 TEST_F(LinkDrillTest, AnIsolatedNodeThatTheCoordinatorReachesIsReplaced) {
   ASSERT_NO_FATAL_FAILURE(StartJob(kNodes - 1, 1, 1, 70));
   ASSERT_NO_FATAL_FAILURE(Drill({"partition", "--target", "n1", "--duration", "25s"}));

@@ -107,7 +107,8 @@ TEST_F(LostNodesTest, ARestoreSucceedsWithoutASilentMember) {
   cluster_->agent(2).Signal(SIGCONT);
 }
 
-/// The same during a rebuild. The node is the first decoder, and slowed down to be caught in time.
+/// The same during a rebuild. The node is the first decoder, and is slowed down so that the rebuild
+/// still runs when the node falls silent.
 TEST_F(LostNodesTest, ARebuildSucceedsWhenAMemberFallsSilent) {
   agent::FaultyProxy slow("unix:" + options_.root + "/n1/p.sock", 1);
   slow.SetFaulty(false);

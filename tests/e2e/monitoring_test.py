@@ -125,7 +125,7 @@ class Cluster:
         for process in self.processes.values():
             process.kill()
             process.wait()
-        # Keepers and workers are no children of this process, and name this folder.
+        # Keepers and workers are not children of this process: this folder in their arguments identifies them.
         wait("all processes have ended", lambda: not [self.kill(pid) for pid in self.ours(f"{self.root}/")])
 
     def kill(self, pid):
@@ -135,7 +135,7 @@ class Cluster:
             pass
 
     def ours(self, text):
-        """The processes whose command or environment has a text with the folder of this test."""
+        """Returns the processes that have `text` in their command or environment."""
         found = []
         for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
             try:

@@ -11,11 +11,11 @@
 
 namespace holdfast::local {
 
-/// A service manager's socket: receives the reports of the processes that were started while it
-/// exists, because it sets $NOTIFY_SOCKET and $WATCHDOG_USEC. Thread-compatible.
+/// A service manager's socket. While it exists, it sets $NOTIFY_SOCKET and $WATCHDOG_USEC of this
+/// process, so it receives the reports of processes that are started meanwhile. Thread-compatible.
 class NotifySocket {
  public:
-  /// `address` is a path, or '@' and an abstract name.
+  /// `address` is a path, or an abstract name after '@'.
   NotifySocket(const std::string& address, std::chrono::microseconds watchdog);
   ~NotifySocket();
 
@@ -31,7 +31,7 @@ class NotifySocket {
   std::map<pid_t, std::vector<std::string>> messages_;
 };
 
-/// Stops all threads of a process but the first until it is destroyed.
+/// Stops all threads of a process except the first. The destructor continues them.
 class OtherThreadsStopped {
  public:
   explicit OtherThreadsStopped(pid_t pid);

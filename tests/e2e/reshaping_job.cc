@@ -22,8 +22,8 @@ struct Global {
   Split split;
 };
 
-/// Rows and columns do not divide evenly. Some dimensions are longer than a chunk. All ranks save
-/// all of the tensors with kEachRank, and each rank saves a part of the replica.
+/// Rows and columns do not divide evenly. Some tensors are longer than a chunk. Each rank saves all
+/// of a tensor with kEachRank, and a part of the tensor with kReplica.
 const std::vector<Global>& Globals() {
   static const std::vector<Global> all = {
       {"rows", v1::DType::kF32, 4, {2053, 1021}, Split::kRows},

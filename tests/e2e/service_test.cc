@@ -25,7 +25,8 @@ using ::testing::Not;
 constexpr milliseconds kTimeout(30'000);
 constexpr std::chrono::microseconds kWatchdog(600'000);
 
-/// A cgroup of its own in the unified hierarchy, as a unit has; removed with its processes.
+/// A separate cgroup in the unified hierarchy, like that of a unit. The destructor kills its
+/// processes and removes it.
 class Cgroup {
  public:
   explicit Cgroup(const std::string& name) {
@@ -44,7 +45,7 @@ class Cgroup {
     WaitUntil([&] { return std::filesystem::remove(path_, error); }, kTimeout);
   }
   bool exists() const { return !path_.empty(); }
-  /// Returns a command that starts what follows it in this cgroup.
+  /// Returns the prefix of a command that is to run in this cgroup.
   std::vector<std::string> Command() const {
     return {"/bin/sh", "-c", "echo $$ >" + path_ + "/cgroup.procs && exec \"$@\"", "sh"};
   }
@@ -204,7 +205,7 @@ TEST_F(ServiceTest, AnAgentUsesTheKeeperOfAnotherService) {
   EXPECT_EQ(Ping(), 0);
   ASSERT_NO_FATAL_FAILURE(ExpectMemory(version));
 
-  // A keeper that dies is replaced by its service and not by the agent, and gets the memory.
+  // The service manager, not the agent, replaces a keeper that dies. The new one gets the memory.
   keeper_.Kill();
   EXPECT_TRUE(AwaitFinding("KEEPER_LOST"));
   EXPECT_EQ(Ping(), 1);

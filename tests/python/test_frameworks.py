@@ -149,7 +149,7 @@ def test_checkpoint_io(cluster, job, tmp_path):
         io.save_checkpoint({"hyper": object()}, tmp_path / "object.ckpt")
     assert not (tmp_path / "object.ckpt").exists()
     torch.save({}, other)
-    with pytest.raises(hf.HoldfastError, match="is no checkpoint of Holdfast"):
+    with pytest.raises(hf.HoldfastError, match="is not a Holdfast checkpoint"):
         io.load_checkpoint(other)
     io.remove_checkpoint(other)
     io.remove_checkpoint(path)

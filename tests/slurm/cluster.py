@@ -22,7 +22,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 BIN = pathlib.Path(os.environ.get("HOLDFAST_BIN_DIR", ROOT / "build/test/bin"))
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "scontrol", "sinfo", "squeue", "scancel")
 PR_SET_CHILD_SUBREAPER = 36
-# Seconds until slurmctld takes a node without an answer for lost.
+# Seconds after which slurmctld treats a node that does not answer as lost.
 SLURMD_TIMEOUT = 5
 
 

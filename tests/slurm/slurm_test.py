@@ -42,7 +42,7 @@ class SlurmTest(unittest.TestCase):
                                    "--log-every", "1")
 
     def end_after_next_start(self):
-        """The job trains without an end now. Its next start ends some steps after the present one."""
+        """Makes the next start of the job end some steps after the present step. The present start does not end."""
         self.steps = max(event["step"] for event in self.events("step")) + 150
         (self.work / "steps").write_text(str(self.steps))
 
@@ -117,7 +117,7 @@ class Allocation(SlurmTest):
         self.assertEqual([c.agent_pid(node) for node in c.names], [None] * 4)
         keepers = [c.keeper_pid(node) for node in c.names]
         self.assertNotIn(None, keepers)
-        # Of an older version, the agents may have removed a part.
+        # The agents may have removed a part of an older version.
         report = self.verify_disks(c.names, codes=(0, 2)).stdout
         self.assertNotIn("DAMAGED", report)
         newest = [line.split() for line in report.splitlines() if line.startswith(f"charlm  1-{self.steps} ")]

@@ -21,11 +21,11 @@
  *   holdfast_close(client, 10000, &error);
  *
  * OWNERSHIP, one rule. Arguments belong to the caller: the library reads them during the call and
- * copies what it needs longer. The one exception is the memory of the tensors. The caller owns that
+ * copies what it needs later. The one exception is the memory of the tensors. The caller owns that
  * memory too, but the library reads it between holdfast_save and holdfast_guard and writes it
  * during holdfast_restore. It must stay valid until holdfast_close returns. Results belong to the
- * library. They are valid until the object that gave them (client, restored, reader) is closed or
- * freed.
+ * library. They are valid until the object that returned them (client, restored, reader) is closed
+ * or freed.
  *
  * ERRORS. Every fallible function returns a holdfast_code and, when `error` is not NULL, fills it.
  * An operation that failed in the background is reported once, by the next holdfast_save or
@@ -67,7 +67,7 @@ enum {
   HOLDFAST_NOT_FOUND = 2,           /* restore: the job has no version yet, start fresh */
   HOLDFAST_ALREADY_EXISTS = 3,      /* that step is saved already */
   HOLDFAST_PERMISSION_DENIED = 4,   /* the message names path, owner and mode */
-  HOLDFAST_FAILED_PRECONDITION = 5, /* not in this state (or in a forked child) */
+  HOLDFAST_FAILED_PRECONDITION = 5, /* not possible in this state, or in a forked child */
   HOLDFAST_RESOURCE_EXHAUSTED = 6,  /* no free slot, or the state is too large; see the message */
   HOLDFAST_OUT_OF_SPACE = 7,        /* the disk of the node is full */
   HOLDFAST_IO_ERROR = 8,
@@ -166,7 +166,7 @@ enum {
   HOLDFAST_LOG_WARN = 2,
   HOLDFAST_LOG_ERROR = 3
 };
-/* Called from any thread, by one thread at a time. Must not call into the client. */
+/* The library calls this from any thread, but from one at a time. Must not call into the client. */
 typedef void (*holdfast_log_fn)(void* context, int level, const char* message);
 
 typedef struct holdfast_options {
@@ -174,8 +174,8 @@ typedef struct holdfast_options {
   const char* socket_path; /* NULL: $HOLDFAST_SOCKET, else /run/holdfast/agent.sock */
   const char* job;         /* required; [A-Za-z0-9._-]{1,128} */
   /* Names this start of the job. The launcher chooses a new one at each start and gives the same
-   * one to all ranks. NULL: $HOLDFAST_RUN_ID; when that is unset too, random with world 1 and an
-   * error otherwise. */
+   * one to all ranks. NULL: $HOLDFAST_RUN_ID; when that is also unset, a random ID if world is 1,
+   * otherwise an error. */
   const char* run_id;
   uint32_t rank;
   uint32_t world;              /* required, at least 1 */
@@ -184,7 +184,7 @@ typedef struct holdfast_options {
   uint32_t wait_ms;            /* for HOLDFAST_WAIT; 0: 1000 */
   uint32_t connect_timeout_ms; /* how long holdfast_open waits for the agent; 0: 10000 */
   uint32_t agent_timeout_ms;   /* how long a save waits for the agent's answer; 0: 500 */
-  uint32_t start_offline;      /* 1: holdfast_open succeeds without an agent and keeps trying */
+  uint32_t start_offline;      /* 1: holdfast_open succeeds without an agent; the client retries */
   uint64_t extra_bytes_max;    /* bytes reserved for the extras of one save; 0: 1 MiB */
   uint32_t extra_count_max;    /* extras of one save; 0: 16 */
   uint32_t copy_threads;       /* threads that restore host tensors; 0: 2 */
@@ -204,7 +204,8 @@ typedef struct holdfast_client holdfast_client;
  *   InvalidArgument: the message names every defect of options and tensors. ResourceExhausted: the
  *   state does not fit the agent's arena (the message has the numbers). PermissionDenied, Fenced.
  *   Unavailable: no agent within connect_timeout_ms (with start_offline this is OK instead).
- * Blocks at most connect_timeout_ms. `*client` is NULL on error. */
+ * Blocks at most connect_timeout_ms, counted again from each of the agent's reports that it is
+ * reserving the memory. `*client` is NULL on error. */
 HOLDFAST_API holdfast_code holdfast_open(const holdfast_options* options,
                                          const holdfast_tensor* tensors, size_t tensor_count,
                                          holdfast_client** client, holdfast_error* error);
@@ -232,8 +233,8 @@ typedef struct holdfast_save_options {
  *   Unavailable: not connected, this step is not saved. ResourceExhausted: the queue of unfinished
  *   saves is full, or the extras exceed extra_bytes_max. AlreadyExists: `step` is not greater than
  *   the last one. Fenced.
- * holdfast_wait and the statistics show what became of an accepted save. The next call also reports
- * its failure. */
+ * holdfast_wait and the statistics show what became of an accepted save. If that save fails, the
+ * next holdfast_save or holdfast_guard also reports the failure. */
 HOLDFAST_API holdfast_code holdfast_save(holdfast_client* client, uint64_t step,
                                          const holdfast_save_options* options,
                                          holdfast_error* error);
@@ -259,7 +260,7 @@ enum {
 /* Mark the beginning and the end of a phase, from any thread. Phases nest, and phases of different
  * threads may overlap. Each call costs some stores to memory, without a system call or a lock. The
  * calls cannot fail, with or without an agent. A missing or wrong call costs time, never data: the
- * agent yields for a bounded time, and forgets a process that has ended. Unknown numbers, a NULL
+ * agent yields for a bounded time and drops the phases of an ended process. Unknown numbers, a NULL
  * client and an end without a begin do nothing. */
 HOLDFAST_API void holdfast_phase_begin(holdfast_client* client, uint32_t phase);
 HOLDFAST_API void holdfast_phase_end(holdfast_client* client, uint32_t phase);
@@ -268,15 +269,15 @@ HOLDFAST_API void holdfast_phase_end(holdfast_client* client, uint32_t phase);
  *
  * Records of this process's steps and communication, from which Holdfast finds the rank that hangs
  * or is slow: which operations have begun and not ended, which peers transfers wait for, and which
- * ranks come late. With NCCL_PROFILER_PLUGIN=holdfast, jobs on NCCL get these records without
- * calls, and need only holdfast_step, or nothing, since a save also counts as a step. Other
- * programs call the functions below.
+ * ranks come late. For jobs on NCCL, NCCL_PROFILER_PLUGIN=holdfast makes these records. Such jobs
+ * call only holdfast_step, and need not call even that if they save, since a save also counts as a
+ * step. Other programs call the functions below.
  *
- * The functions store to memory from any thread, in about 50 ns, without waiting or a system call,
- * and without a lock except in describe and forget. They cannot fail. Records that find no room are
- * dropped and counted (holdfast_stats). A NULL client means this process's first client, present or
- * future, so that a library without a client can record. Indices are places in a communicator,
- * counted from 0. Times are nanoseconds. */
+ * Any thread may call the functions. They store to memory in about 50 ns, without waiting and
+ * without a system call. Only describe and forget take a lock, and only describe can fail. Records
+ * that find no room are dropped and counted (holdfast_stats). A NULL client means this process's
+ * first client, present or future, so that a library without a client can record. Indices are
+ * places in a communicator, counted from 0. Times are nanoseconds. */
 
 /* Records that the trainer begins `step`, which ends the step before. The same step again changes
  * nothing. */
@@ -355,7 +356,7 @@ typedef struct holdfast_collective {
   uint32_t protocol;
   uint32_t channels;
   uint32_t numbered;
-  uint32_t deferred; /* 1: only enqueued; holdfast_collective_started marks when it runs */
+  uint32_t deferred; /* 1: only enqueued; holdfast_collective_started marks its start */
   uint32_t source;   /* 0: the program, 1: the NCCL plugin */
   uint32_t reserved;
 } holdfast_collective;
@@ -385,10 +386,10 @@ typedef struct holdfast_transfer {
   uint32_t peer;
   uint32_t direction;
   uint64_t bytes;
-  uint64_t gpu_wait_ns;  /* waiting for this rank's GPU to produce or take the data */
+  uint64_t gpu_wait_ns;  /* waiting for this rank's GPU to produce or consume the data */
   uint64_t peer_wait_ns; /* waiting for the peer: for a free buffer, or for the first data */
   uint64_t transfer_ns;  /* on the wire */
-  uint64_t flush_ns;     /* from its receipt until it is in the GPU's memory */
+  uint64_t flush_ns;     /* from the receipt until the data is in the GPU's memory */
 } holdfast_transfer;
 
 HOLDFAST_API void holdfast_peer_transfer(holdfast_client* client,
@@ -407,15 +408,16 @@ enum {
 HOLDFAST_API void holdfast_peer_state(holdfast_client* client, uint64_t communicator, uint32_t peer,
                                       uint32_t direction, uint32_t state);
 
-/* Returns 1 while Holdfast requests transfers of the operations that begin now, else 0. For callers
- * that can record transfers only at a cost. */
+/* Returns 1 while Holdfast requests the transfers of operations that begin now, otherwise 0. For
+ * callers for which it is expensive to record transfers. */
 HOLDFAST_API uint32_t holdfast_sampling(holdfast_client* client);
 
 /* Waits until `step` or a later step of this start is committed at `tier`. From then on, training
  * up to `step` survives the failures that the tier survives. With HOLDFAST_SEALED: waits until this
  * step itself is sealed. With timeout_ms 0: returns the state without waiting.
  *   ResourceExhausted: that step was skipped. Aborted: a newer version superseded it, and none was
- *   committed in time. NotFound: this client never saved that step, or more than 1024 steps ago.
+ *   committed in time. NotFound: this client never saved that step, or saved it more than 1024
+ *   saves ago.
  *   DeadlineExceeded. Any other code: the save failed. */
 HOLDFAST_API holdfast_code holdfast_wait(holdfast_client* client, uint64_t step, uint32_t tier,
                                          uint64_t timeout_ms, holdfast_error* error);
@@ -425,8 +427,8 @@ typedef struct holdfast_version {
   uint64_t step;
 } holdfast_version;
 
-/* Gets the newest version that this client knows to be committed at `tier`. NotFound: none. Never
- * blocks. */
+/* Gets the newest version whose commit at `tier` the agent has reported to this client. NotFound:
+ * none. Never blocks. */
 HOLDFAST_API holdfast_code holdfast_latest(holdfast_client* client, uint32_t tier,
                                            holdfast_version* version, holdfast_error* error);
 
@@ -439,11 +441,13 @@ typedef struct holdfast_restored {
 } holdfast_restored;
 
 /* Fills the tensors from version `wanted`. NULL: from the newest version that every rank of the job
- * can restore; the coordinator decides once for all ranks. Waits up to timeout_ms, for a missing
- * agent too. Free `*restored` with holdfast_restored_free; `restored` may be NULL.
- *   NotFound: the job has no version to restore: a fresh start. InvalidArgument: the saved state
- *   differs from the description; see holdfast_difference; no tensor was changed. Unavailable,
- *   DeadlineExceeded: the version could not be determined; this is not a fresh start. */
+ * can restore; the coordinator decides once for all ranks. Waits up to timeout_ms, which includes
+ * the wait for a missing agent. Free `*restored` with holdfast_restored_free. `restored` may be
+ * NULL.
+ *   NotFound: the job has no version to restore: a fresh start. With `wanted`, NotFound: there is
+ *   no such committed version. InvalidArgument: the saved state differs from the description; see
+ *   holdfast_difference; no tensor was changed. Unavailable, DeadlineExceeded: the version could
+ *   not be determined; this is not a fresh start. */
 HOLDFAST_API holdfast_code holdfast_restore(holdfast_client* client, const holdfast_version* wanted,
                                             uint64_t timeout_ms, holdfast_restored** restored,
                                             holdfast_error* error);
@@ -451,14 +455,14 @@ HOLDFAST_API void holdfast_restored_free(holdfast_restored* restored);
 
 /* Returns how many differences the latest holdfast_restore or holdfast_reader_load found. */
 HOLDFAST_API size_t holdfast_difference_count(holdfast_client* client);
-/* Returns one difference, a sentence, or NULL when `index` is out of range. Valid until the next
+/* Returns one difference as a sentence, or NULL when `index` is out of range. Valid until the next
  * holdfast_restore or holdfast_reader_load. */
 HOLDFAST_API const char* holdfast_difference(holdfast_client* client, size_t index);
 
 /* ------------------------------------------------------------------------------------ readers
  *
  * A reader gives access to all shards of a version. With a reader, a version can be restored into
- * another number of ranks than saved it, or into ranks that hold other slices (reshard). */
+ * more or fewer ranks than saved it, or into ranks that hold other slices (reshard). */
 
 typedef struct holdfast_reader holdfast_reader;
 
@@ -490,12 +494,13 @@ typedef struct holdfast_reader_info {
   size_t extra_count;
 } holdfast_reader_info;
 
-/* Opens version `wanted`, or with NULL the newest version that the whole job can restore, whatever
- * its world was. The coordinator decides once for all ranks of a start, together with
+/* Opens version `wanted`, or with NULL the newest version that the whole job can restore, of any
+ * world size. The coordinator decides once for all ranks of a start, together with
  * holdfast_restore, so that all ranks get the same version. Opening moves no data: a load reads
  * what it needs. `*reader` is NULL on error. Close a reader before its client.
- *   NotFound: the job has no version to restore: a fresh start. Unavailable, DeadlineExceeded: the
- *   version could not be determined; this is not a fresh start. */
+ *   NotFound: the job has no version to restore: a fresh start. With `wanted`, NotFound: there is
+ *   no such committed version. Unavailable, DeadlineExceeded: the version could not be determined;
+ *   this is not a fresh start. */
 HOLDFAST_API holdfast_code holdfast_reader_open(holdfast_client* client,
                                                 const holdfast_version* wanted, uint32_t timeout_ms,
                                                 holdfast_reader** reader, holdfast_error* error);
@@ -508,9 +513,10 @@ HOLDFAST_API const holdfast_reader_info* holdfast_reader_get(const holdfast_read
  * several may have the same name. Pieces may overlap each other, as tensor replicas do; any of them
  * may be read. A load reads only the 1 MiB chunks that it needs, from where they are stored, and
  * verifies the checksum of each.
- *   FailedPrecondition names every tensor that is missing, has another dtype or global shape, or
- *   is not covered, with the box; see holdfast_difference; nothing is written then. Unsupported:
- *   tensors on a device. After any other error the tensors hold a mixture of old and new values.
+ *   FailedPrecondition: a tensor is missing, has another dtype or global shape, or has a box that
+ *   the pieces do not cover. The message names each such tensor and box; see holdfast_difference.
+ *   Nothing was written. Unsupported: tensors on a device. After any other error the tensors hold a
+ *   mixture of old and new values.
  *   Unavailable (the connection to the agent was lost): try again. */
 HOLDFAST_API holdfast_code holdfast_reader_load(holdfast_reader* reader,
                                                 const holdfast_tensor* tensors, size_t count,
@@ -518,7 +524,7 @@ HOLDFAST_API holdfast_code holdfast_reader_load(holdfast_reader* reader,
 
 HOLDFAST_API void holdfast_reader_close(holdfast_reader* reader);
 
-/* Sets a check of this thread. While the thread waits in holdfast_open, holdfast_wait,
+/* Sets the calling thread's stop check. While the thread waits in holdfast_open, holdfast_wait,
  * holdfast_restore, holdfast_reader_open, holdfast_reader_load or holdfast_close, the library calls
  * `check` about every 100 ms, with no lock of the library held. When `check` does not return 0, the
  * wait ends with Cancelled (after a load the tensors hold a mixture). For interpreters, which

@@ -116,7 +116,7 @@ class [[nodiscard]] Result {
   bool ok() const { return value_.has_value(); }
   explicit operator bool() const { return ok(); }
   const Status& status() const { return status_; }
-  /// Only when ok().
+  /// Requires ok().
   T& operator*() { return *value_; }
   const T& operator*() const { return *value_; }
   T* operator->() { return &*value_; }
@@ -422,8 +422,8 @@ class VersionReader {
   std::unique_ptr<holdfast_reader, Close> reader_;
 };
 
-/// A connection of one rank to its node's agent. Movable; the destructor closes with a bound of
-/// five seconds. Threads: as in holdfast.h.
+/// A connection of one rank to its node's agent. Movable. The destructor calls Close() with a
+/// time-out of five seconds. Threads: as in holdfast.h.
 class Client {
  public:
   using Milliseconds = std::chrono::milliseconds;
@@ -494,7 +494,7 @@ class Client {
         holdfast_wait(client_, step, static_cast<uint32_t>(tier), Count(timeout), &error), error);
   }
 
-  /// Returns the newest version known to be committed at `tier`, if any.
+  /// Returns the newest version whose commit at `tier` was reported to this client, if any.
   std::optional<Version> Latest(Tier tier) {
     holdfast_version version{};
     if (holdfast_latest(client_, static_cast<uint32_t>(tier), &version, nullptr) != HOLDFAST_OK) {
@@ -572,7 +572,7 @@ class Client {
     return Status::From(holdfast_close(client, Count(timeout), &error), error);
   }
 
-  /// Returns the C handle for functions of holdfast.h. This object keeps the ownership.
+  /// Returns the C handle for functions of holdfast.h. This object keeps ownership.
   holdfast_client* get() { return client_; }
 
  private:

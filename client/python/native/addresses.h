@@ -9,8 +9,9 @@ namespace holdfast::python {
 
 /// Checks whether tensors still have the addresses, sizes and strides that they had.
 ///
-/// Every save checks all tensors. This uses torch's stable C interface where it is available. It
-/// takes a sixth of the time of the method data_ptr(), which makes a Python number at each call.
+/// Every save checks all tensors. The check uses torch's stable C interface where it is available.
+/// That takes a sixth of the time of the method data_ptr(), which makes a Python number at each
+/// call.
 class Addresses {
  public:
   /// Adds a tensor and keeps a reference, so that no newer object can get its address.

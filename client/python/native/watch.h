@@ -5,7 +5,7 @@
 namespace holdfast::python {
 
 /// Binds `Watch`, which checks whether a state still has the same tensors at the same addresses. A
-/// check takes some nanoseconds per tensor. From Python, ten thousand would take most of a
+/// check takes a few nanoseconds per tensor. In Python, ten thousand tensors would take most of a
 /// millisecond.
 void BindWatch(nanobind::module_& module);
 

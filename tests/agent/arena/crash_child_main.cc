@@ -8,7 +8,8 @@
 #include "tests/agent/arena/crash_events.h"
 
 // An agent reduced to its arena: opens it, then leases, fills, seals, abandons, frees, reserves and
-// releases at random until it is killed. It reports on stdout what it is about to do and has done.
+// releases at random until it is killed. It reports on stdout what it is about to do and what it
+// has done.
 
 namespace holdfast::agent {
 namespace {

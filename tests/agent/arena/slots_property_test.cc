@@ -120,7 +120,7 @@ class Model {
     uint64_t rounded = RoundUp(slot_bytes, kSlotAlign);
     auto known = segments_.find(rank);
     uint64_t before = arena_.usage().reserved_bytes;
-    // Read now: a smaller segment no longer exists after its replacement.
+    // These are read before the call: a smaller segment no longer exists after its replacement.
     Segment* old = known != segments_.end() ? known->second.segment : nullptr;
     bool suffices = old != nullptr && old->slot_count() >= slots && old->slot_bytes() >= rounded;
     auto result = arena_.Reserve({.job = "job", .rank = Rank{rank}, .uid = 0}, slots, slot_bytes);
@@ -239,8 +239,8 @@ TEST(SlotsPropertyTest, RandomSequencesMatchTheModelAndNeverOverlap) {
   }
 }
 
-// The sequence in which the ring allocator of another checkpoint engine handed out a live region:
-// in a pool of 10, take 4, take 4, free the first, take 4, take 2.
+// With this sequence, the ring allocator of another checkpoint engine handed out a region that was
+// still in use: in a pool of 10, take 4, take 4, free the first, take 4, take 2.
 TEST(SlotsPropertyTest, FreedSpaceBetweenLiveSegmentsIsNotLeasedTwice) {
   RunDir run_dir;
   // Ten slots, and a control block for each of the three segments that can live at once.

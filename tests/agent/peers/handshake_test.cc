@@ -148,7 +148,7 @@ TEST(HandshakeTest, EveryByteOfAProofCounts) {
   }
 }
 
-/// Runs a handshake with a server that does not know the secret and sends scripted answers.
+/// Runs a handshake with a server that does not have the secret and sends scripted answers.
 Result<std::string> AgainstImpostor(const PeerIdentity& client,
                                     const std::function<std::string(const Introduction&)>& welcome,
                                     bool claims_secret) {

@@ -162,7 +162,8 @@ TEST(PacerTest, TimeWithoutWaitingSpendsNoYieldBudget) {
 }
 
 TEST(PacerTest, AnEndlessHintCostsHalfOfTheTime) {
-  // A unit takes 1 ms to send. The sender waits for the budget, and then for as long as it sent.
+  // A unit takes 1 ms to send. The sender first waits until the budget is spent. After that it
+  // waits half of the time.
   ManualClock clock;
   Pacer pacer({.yield_max = milliseconds(100)}, clock);
   pacer.SetBusy(true);

@@ -59,7 +59,7 @@ inline std::vector<std::byte> RandomBytes(uint64_t bytes, uint64_t seed) {
   return out;
 }
 
-/// An object whose bytes become final by SetFinal(). Thread-safe.
+/// An object whose bytes become final through SetFinal(). Thread-safe.
 class TestObject {
  public:
   explicit TestObject(std::vector<std::byte> bytes) : bytes_(std::move(bytes)) {

@@ -366,7 +366,7 @@ TEST_P(TransportTest, IdleConnectionsEndOnBothSides) {
   server_options_.timeouts.idle = std::chrono::milliseconds(1);
   transport_options_.idle_timeout = std::chrono::hours(1);
   Start();
-  // The idle connections are closed, or almost, when they are used.
+  // When an idle connection is used again, the server has closed it or is about to close it.
   for (int round = 0; round < 5; ++round) ExpectServes();
   transport_options_.idle_timeout = std::chrono::nanoseconds(0);
   server_options_.timeouts.idle = std::chrono::hours(1);

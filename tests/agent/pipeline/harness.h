@@ -26,7 +26,7 @@ namespace holdfast::agent {
 
 std::string MakeTempDir();
 void RemoveTree(const std::string& path);
-/// Ends the keeper of a run directory, and so loses the arena's memory.
+/// Ends the keeper of a run directory, which frees the arena's memory.
 void KillKeeperIn(const std::string& run_dir);
 bool Eventually(const std::function<bool()>& condition, int timeout_ms = 20'000);
 
@@ -159,7 +159,7 @@ class TestTrainer {
   /// Runs a complete save; returns its slot.
   Result<uint32_t> Save(uint64_t step, uint64_t tensor_bytes, int wait_ms = 10'000);
   Result<ReplyMessage> FindRestore(VersionId wanted = {}, uint64_t timeout_ms = 10'000);
-  /// `memory` gets the memory of the version reader, when the reply is OK.
+  /// `memory` gets the memory of the version reader if the reply is OK.
   Result<ReplyMessage> OpenReader(UniqueFd* memory);
   Result<ReplyMessage> ReadRange(const ReadRangeMessage& message);
 
@@ -208,7 +208,7 @@ class TestNode {
 
   Status Start();
   void Stop();
-  /// Ends the keeper, and so loses the arena's memory. Call it while the node is stopped.
+  /// Ends the keeper, which frees the arena's memory. Call it while the node is stopped.
   void KillKeeper();
   std::string socket() const { return dir_ + "/agent.sock"; }
   /// Returns the slots of the first rank.

@@ -48,7 +48,8 @@ class ParityServiceTest : public PartsTest {
   JobState job_;
 };
 
-// The other member cannot be reached, so the build fails; its report shows that it was tried.
+// The other member cannot be reached, so the build fails. The report of the failure shows that the
+// keeper has tried.
 TEST_F(ParityServiceTest, ASaveThatBeginsWakesTheKeeper) {
   const auto rank = Reserve("job", Rank{0});
   ASSERT_TRUE(rank) << rank.error().ToString();
@@ -62,7 +63,7 @@ TEST_F(ParityServiceTest, ASaveThatBeginsWakesTheKeeper) {
     ASSERT_TRUE((*rank)->slots.saves().BeginSave(version, 2, 1000, &freed));
     ASSERT_TRUE(Eventually([&] { return link_.failed(parity, Tier::kPeer).has_value(); }));
     EXPECT_TRUE(ranks_->Find("job", ParityRank(0)));
-    // The coordinator gives the version up and moves the target past it.
+    // The coordinator gives up the version and moves the target past it.
     job_.peer_target_step = Step{step + 1};
     (*rank)->slots.SetJobState(job_);
     parity_->SetJobState(job_);

@@ -57,7 +57,7 @@ class PartsTest : public testing::Test {
     const ShardIdentity identity{owner.job, version, owner.rank, 1};
     const std::vector<std::byte> image = MakeImage(identity, 1000);
     std::vector<FreedSlot> freed;
-    const auto slot = rank->slots.fills().LeaseForRestore(version, 1, image.size(), &freed);
+    const auto slot = rank->slots.fills().LeaseToFill(version, 1, image.size(), &freed);
     EXPECT_TRUE(slot);
     std::memcpy(rank->segment.slot(*slot).data(), image.data(), image.size());
     ShardSeal seal;

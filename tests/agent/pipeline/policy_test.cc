@@ -64,8 +64,8 @@ TEST(SlotPolicy, TheVersionCommittedAtPeerStaysUntilANewerOneIs) {
   const std::vector<SlotInfo> slots = {Sealed(0, V(1, 1)), Sealed(1, V(1, 2)), Sealed(2, V(1, 3))};
   JobState job = Job(1, V(1, 3));
   job.peer_committed = V(1, 1);
-  // Memory is two versions ahead. A lost node is decoded from the oldest one, which the peers
-  // protect.
+  // The newest version in memory is two versions ahead of the peer tier. The shards of a lost node
+  // can be decoded only for the oldest version, which has parity.
   EXPECT_THAT(FreeableSlots(slots, &job), ElementsAre(1));
   job.peer_committed = V(1, 2);
   EXPECT_THAT(FreeableSlots(slots, &job), ElementsAre(0));
@@ -198,13 +198,13 @@ TEST(DiskPace, ATargetSelectsOneVersion) {
   const std::vector<DiskCandidate> all = {{0, V(1, 4)}, {1, V(1, 5)}, {2, V(1, 6)}};
   job.disk_target_step = Step{5};
   EXPECT_EQ(pace.Choose(all, &job), 1U);
-  EXPECT_FALSE(pace.Choose(all, &job).has_value());  // this target has its version
+  EXPECT_FALSE(pace.Choose(all, &job).has_value());  // a version was chosen for this target
   job.disk_target_step = Step{7};
   EXPECT_FALSE(pace.Choose(all, &job).has_value());
   EXPECT_EQ(pace.Choose(std::vector<DiskCandidate>{{0, V(1, 8)}}, &job), 0U);
   job.incarnation = Incarnation{2};
   job.disk_target_step = Step{0};
-  EXPECT_FALSE(pace.Choose(all, &job).has_value());  // versions of the run before
+  EXPECT_FALSE(pace.Choose(all, &job).has_value());  // of the previous incarnation
   EXPECT_EQ(pace.Choose(std::vector<DiskCandidate>{{0, V(2, 3)}}, &job), 0U);
 }
 

@@ -303,7 +303,7 @@ TEST(Trainer, DeathDuringACopyAbortsOnlyThatSave) {
   for (const std::string& path : node.DataFiles()) {
     EXPECT_EQ(path.find(ToString(open)), std::string::npos) << path;
   }
-  // A new run finds the sealed version's slot untouched.
+  // The next start finds the sealed version's slot untouched.
   auto next = Connect(node, {.run_id = "run-2"});
   ASSERT_TRUE(next) << next.error().ToString();
   EXPECT_EQ(next->incarnation(), Incarnation{2});
@@ -368,7 +368,7 @@ TEST(Trainer, AReconnectFindsTheSameMemoryAndIncarnation) {
   ASSERT_TRUE(first->AwaitNotice(NoticeKind::kSealed, 1, Tier::kMemory));
   const uint64_t segment = first->welcome().segment_id;
   first->HangUp();
-  // The coordinator is away: the agent still knows this run.
+  // The coordinator is away, but the agent has a record of the incarnation of this run ID.
   node.coordinator.SetReachable(false);
   auto again = Connect(node);
   ASSERT_TRUE(again) << again.error().ToString();
@@ -388,7 +388,7 @@ TEST(Trainer, AnOlderIncarnationIsFenced) {
   auto reply = old_run->BeginSave(1, image.size());
   ASSERT_TRUE(reply);
   old_run->Copy(reply->slot, image, 1'500'000);
-  // Another rank begins the next run.
+  // Another rank begins the next start of the job.
   auto new_run = Connect(node, {.run_id = "run-2", .rank = 1, .world = 2});
   ASSERT_TRUE(new_run) << new_run.error().ToString();
   EXPECT_TRUE(old_run->AwaitNotice(NoticeKind::kFenced, 0, Tier::kMemory));
@@ -554,7 +554,7 @@ TEST(Memory, AJobThatIsOverAndOnDiskMakesRoom) {
   ASSERT_TRUE(old_job);
   ASSERT_TRUE(old_job->Save(1, kTensorBytes));
   ASSERT_TRUE(old_job->AwaitNotice(NoticeKind::kCommitted, 1, Tier::kDisk));
-  // Not while the old job runs.
+  // Memory is not reassigned while the old job runs.
   auto new_job = Connect(node, {.job = "new", .slot_bytes = kLargeSlotBytes});
   ASSERT_FALSE(new_job);
   EXPECT_EQ(new_job.error().code(), ErrorCode::kResourceExhausted);

@@ -85,7 +85,7 @@ TEST_F(RankSlotsTest, ADiscardedSlotIsFreedWhenItsLastUserLeaves) {
   const auto pinned = slots_->pins().Pin(At(1));
   ASSERT_TRUE(pinned);
   ASSERT_TRUE(slots_->pins().Discard(At(1)).ok());
-  EXPECT_FALSE(slots_->pins().KeepsAfterUnpin(*pinned));
+  EXPECT_FALSE(slots_->pins().StaysAfterUnpin(*pinned));
   EXPECT_FALSE(slots_->view().Has(At(1)));
   EXPECT_EQ(segment_->record(*pinned).state, SlotState::kSealed);
   slots_->pins().Unpin(*pinned);
@@ -147,12 +147,12 @@ TEST_F(RankSlotsTest, APeerFollowsASaveFromItsFirstByteToItsSeal) {
 }
 
 TEST_F(RankSlotsTest, ARestoreThatIsDroppedLeavesAFreeSlot) {
-  const auto slot = slots_->fills().LeaseForRestore(At(7), 1, kImageBytes, &freed_);
+  const auto slot = slots_->fills().LeaseToFill(At(7), 1, kImageBytes, &freed_);
   ASSERT_TRUE(slot);
   EXPECT_FALSE(slots_->view().Has(At(7)));
-  slots_->fills().DropRestore(*slot);
+  slots_->fills().DropFilled(*slot);
   EXPECT_EQ(segment_->record(*slot).state, SlotState::kFree);
-  const auto again = slots_->fills().LeaseForRestore(At(7), 1, kImageBytes, &freed_);
+  const auto again = slots_->fills().LeaseToFill(At(7), 1, kImageBytes, &freed_);
   ASSERT_TRUE(again);
   ASSERT_TRUE(slots_->fills().SealRestored(*again, SealOf(At(7))).ok());
   EXPECT_TRUE(slots_->view().Has(At(7)));

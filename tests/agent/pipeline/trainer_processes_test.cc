@@ -28,22 +28,22 @@ class TrainerProcessesTest : public testing::Test {
 
 TEST_F(TrainerProcessesTest, ARunningProcessKeepsItsRankFromOthers) {
   TrainerProcesses processes(file_);
-  EXPECT_FALSE(processes.Knows(rank_));
+  EXPECT_FALSE(processes.HasRecordOf(rank_));
   Join(processes);
-  EXPECT_TRUE(processes.Runs(rank_));
+  EXPECT_TRUE(processes.IsRunning(rank_));
   EXPECT_EQ(processes.OtherProcessOf(rank_, other_), ::getpid());
   EXPECT_EQ(processes.OtherProcessOf(rank_, ::getpid()), std::nullopt);
   EXPECT_EQ(processes.OtherProcessOf({"job", Rank{1}}, other_), std::nullopt);
   processes.Sweep();
-  EXPECT_TRUE(processes.Runs(rank_));
+  EXPECT_TRUE(processes.IsRunning(rank_));
 }
 
 TEST_F(TrainerProcessesTest, AGoodbyeFreesTheRankAndTheProcessIsStillKnown) {
   TrainerProcesses processes(file_);
   Join(processes);
   processes.OnGoodbye(rank_, Incarnation{3});
-  EXPECT_FALSE(processes.Runs(rank_));
-  EXPECT_TRUE(processes.Knows(rank_));
+  EXPECT_FALSE(processes.IsRunning(rank_));
+  EXPECT_TRUE(processes.HasRecordOf(rank_));
   EXPECT_EQ(processes.OtherProcessOf(rank_, other_), std::nullopt);
   EXPECT_EQ(processes.JoinedBefore(rank_, ::getpid()), Incarnation{3});
   EXPECT_EQ(processes.JoinedBefore(rank_, other_), Incarnation{});
@@ -52,7 +52,7 @@ TEST_F(TrainerProcessesTest, AGoodbyeFreesTheRankAndTheProcessIsStillKnown) {
   EXPECT_TRUE(processes.goodbyes().empty());
   processes.OnGoodbye(rank_, Incarnation{3});
   processes.ForgetGoodbyes("job");
-  EXPECT_FALSE(processes.Knows(rank_));
+  EXPECT_FALSE(processes.HasRecordOf(rank_));
 }
 
 TEST_F(TrainerProcessesTest, TheRecordSurvivesARestartOfTheAgent) {
@@ -66,7 +66,7 @@ TEST_F(TrainerProcessesTest, TheRecordSurvivesARestartOfTheAgent) {
   EXPECT_EQ(restarted.JoinedBefore(rank_, ::getpid()), Incarnation{3});
   restarted.ForgetIncarnations();
   EXPECT_EQ(restarted.JoinedBefore(rank_, ::getpid()), Incarnation{});
-  EXPECT_TRUE(restarted.Runs(rank_));
+  EXPECT_TRUE(restarted.IsRunning(rank_));
 }
 
 TEST(ChangeSignalTest, AChangeBeforeTheWaitIsNotMissed) {

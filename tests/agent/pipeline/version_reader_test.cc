@@ -227,7 +227,8 @@ TEST_F(VersionReaderTest, BadRequestsAreRefusedAndHarmNothing) {
   EXPECT_EQ(refused([](ReadRangeMessage& m) { m.offset = 1ULL << 62; }), kBad);
   EXPECT_EQ(refused([](ReadRangeMessage& m) { m.offset = 0 - (1ULL << 20); }), kBad);
   ExpectImage(*trainer, opened.slot, memory, 1);
-  // Each version reader has memory. Their number is limited until one is closed.
+  // Each version reader needs memory, so their number is limited. Another one opens once one is
+  // closed.
   UniqueFd other;
   for (uint32_t i = 1; i < kReadersMax; ++i) EXPECT_EQ(Open(*trainer, &other).code, 0U);
   EXPECT_EQ(Open(*trainer, &other).code, static_cast<uint32_t>(ErrorCode::kResourceExhausted));

@@ -229,7 +229,7 @@ TEST_F(AgentTest, ARestartedAgentHasTheMemory) {
   EXPECT_TRUE(trainer->AwaitClosed());
   trainer->HangUp();
   ASSERT_OK(cluster_.StartAgent(0));
-  // The same run continues in the same memory.
+  // The same start of the job continues in the same memory.
   auto again = Connect();
   ASSERT_TRUE(again) << again.error().ToString();
   EXPECT_EQ(again->incarnation(), Incarnation{1});

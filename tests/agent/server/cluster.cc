@@ -117,7 +117,7 @@ Status TestCluster::StartCoordinator() {
         coordinator::GetStatusRequest request;
         coordinator::GetStatusReply reply;
         grpc::ClientContext context;
-        // Wait within the call: otherwise a channel that failed once only retries every 5 s.
+        // Wait within the call: otherwise a channel that has failed once retries only every 5 s.
         context.set_wait_for_ready(true);
         context.set_deadline(
             gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_seconds(1, GPR_TIMESPAN)));

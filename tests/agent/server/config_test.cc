@@ -82,7 +82,7 @@ TEST(AgentConfig, InvalidValuesAreRefused) {
               HasSubstr("no port"));
   EXPECT_THAT(check([](AgentConfig& c) { c.peers.advertise = "nowhere"; }),
               HasSubstr("peers.advertise"));
-  // Other machines reach this address, possibly by address translation.
+  // Other machines reach this address, possibly through address translation.
   EXPECT_THAT(check([](AgentConfig& c) { c.peers.advertise = "10.0.0.7:7072"; }),
               HasSubstr("secret"));
 }

@@ -1,5 +1,5 @@
-// A fake NVML. Its answers are in a script next to the library, named as the library plus
-// ".script", which is read again at each wait. Lines:
+// A fake NVML. Its answers are in a script next to the library: the library's path plus ".script".
+// The script is read again at each wait. Lines:
 //   init RESULT | devices COUNT | register RESULT   the results of these functions
 //   event DEVICE XID [TYPE]                         one event; an unknown DEVICE is a wild handle
 //   fail RESULT                                     one wait fails

@@ -7,7 +7,7 @@
 namespace holdfast::agent {
 
 /// Returns "" when every number of a poll is within its bounds, otherwise the name of one that is
-/// not. For tests and the fuzzer: the bounds must hold for any bytes of the trainer.
+/// not. For tests and the fuzzer: the bounds must hold whatever bytes the trainer writes.
 inline std::string ImpossibleNumber(const RankTelemetry& seen) {
   constexpr uint64_t kMost = 1ULL << 60;
   constexpr uint32_t kRanks = 1U << 20;

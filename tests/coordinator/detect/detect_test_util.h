@@ -36,7 +36,7 @@ class FakeJob {
   Clock::TimePoint now() const { return Clock::TimePoint(std::chrono::hours(1)) + at_; }
   void Advance(std::chrono::milliseconds time) { at_ += time; }
 
-  /// The state that the rank's agent reports from now on.
+  /// Returns a reference to the state that the rank's agent reports from now on.
   RankState& state(uint32_t rank) {
     Grow();
     return states_[rank];
@@ -67,8 +67,8 @@ class FakeJob {
                   CollectiveKind kind = CollectiveKind::kAllReduce) {
     completed_.push_back({Rank{rank}, {{communicator}, kind, count}});
   }
-  /// All nodes probe all others. `cut`: pairs of nodes whose link is cut. `faulty`: a node
-  /// that reports no answers at all.
+  /// Makes all nodes probe all others. `cut`: pairs of nodes whose link is cut. `faulty`: a node
+  /// that reports of every other node that it did not answer.
   void ProbeOthers(const std::set<std::pair<uint32_t, uint32_t>>& cut, uint32_t faulty = ~0U) {
     cut_ = cut;
     faulty_ = faulty;

@@ -1,4 +1,4 @@
-// Hangs of a hand-written job: each class of fault, and states that must not be taken for one.
+// Hangs of a hand-written job: each class of fault, and states that must not be taken for a fault.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -393,7 +393,7 @@ TEST(HangTest, ACompleteOperationIsACommunicationHang) {
   EXPECT_THAT(verdicts[0].nodes, ElementsAre("n0", "n1"));
 }
 
-/// Seconds after which every node has reported its probe results.
+/// The time in seconds after which every node has reported its probe results.
 constexpr uint32_t kAllProbesReportedS = 61;
 
 /// A ring over four nodes of two ranks. Each rank waits for the previous one, whichever node is cut

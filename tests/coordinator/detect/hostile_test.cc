@@ -1,5 +1,6 @@
-// Corrupt input, as a faulty trainer can write it into its records. The detector does not crash and
-// blames no rank for it. It still finds real faults, and its memory stays bounded.
+// Corrupt input, such as a faulty trainer can write into its records. The detector does not crash,
+// and blames no rank because of such input. It still finds real faults, and its memory stays
+// bounded.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -12,8 +12,8 @@ using std::chrono::seconds;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-/// Rank 3 is in a checkpoint for `seconds_long`. The others start the next operation at once.
-/// Returns how long they have waited.
+/// Puts rank 3 into a checkpoint for `seconds_long`, while the others start the next operation at
+/// once. Returns how long they have waited.
 double Save(FakeJob& job, uint64_t seq, int seconds_long) {
   job.ClearFlights();
   job.state(3).phases = static_cast<uint8_t>(Phase::kCheckpoint);

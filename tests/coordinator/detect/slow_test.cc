@@ -1,4 +1,5 @@
-// The parts of the slowness detector: gathering, lateness, transfers, the delay matrix, the pace.
+// The parts of the slowness detector: gathering, lateness, transfers, the delay matrix and the
+// pace.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -163,7 +164,7 @@ TEST(LatenessTest, MoreWorkIsNoFault) {
   }
   for (int i = 0; i < 30; ++i) meeting.Iterate(own, bytes);
   for (uint32_t i = 0; i < 8; ++i) EXPECT_LT(meeting.track(i).late_count(20), 14U) << i;
-  own[3] += 150;  // now one member is slow for its work
+  own[3] += 150;  // now one member is slower than its bytes explain
   for (int i = 0; i < 20; ++i) meeting.Iterate(own, bytes);
   for (uint32_t i = 0; i < 8; ++i) EXPECT_EQ(meeting.track(i).late_count(20) >= 14, i == 3) << i;
 }
@@ -481,8 +482,8 @@ TEST(StepsTest, ALongStepCountsAsTheRanksOwnTime) {
   EXPECT_LT(steps.lateness().tracks()[1].late_count(20), 14U);
 }
 
-/// From window 20 on, one of `members` needs 9 ms more, 0.8 % of an iteration. Otherwise the
-/// members differ little.
+/// From window 20 on, one of `members` needs 9 ms more, which is 0.8 % of an iteration. Apart from
+/// that, the members differ little.
 bool FindsSmallChange(uint32_t members, const std::vector<uint64_t>& bytes = {}) {
   Meeting meeting(members);
   std::vector<uint64_t> own(members);
@@ -623,7 +624,7 @@ TEST(TransfersTest, ASlowdownMustLastThreeIterations) {
   EXPECT_TRUE(job.slow());
 }
 
-/// What one rank sent to another one in `count` transfers of 1 MiB together.
+/// What one rank sent to another one in `count` transfers, of 1 MiB in total.
 RankTransfers Sent(uint32_t from, uint32_t to, uint64_t wait_ns, uint64_t count) {
   return {Rank{from},
           Rank{to},

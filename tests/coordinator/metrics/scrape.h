@@ -61,7 +61,7 @@ inline bool HasPromtool() {
   return std::system("command -v promtool >/dev/null") == 0;  // NOLINT: a fixed command
 }
 
-/// Returns what `promtool check metrics` reports about a page; empty: nothing.
+/// Returns what `promtool check metrics` reports about a page; empty if it reports nothing.
 inline std::string CheckByPromtool(const std::string& page) {
   std::string path = ::testing::TempDir() + "metrics-XXXXXX";
   const UniqueFd file(::mkstemp(path.data()));

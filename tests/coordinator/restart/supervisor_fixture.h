@@ -79,7 +79,7 @@ class SupervisorTest : public ::testing::Test {
     event.workers = workers_[node];
     Observe(event);
   }
-  /// The node runs the workers of its directive.
+  /// Makes the node run the workers of its directive.
   void ApplyDirective(const std::string& node) {
     const SetWorkers& directive = directives_[node];
     workers_[node].clear();
@@ -105,7 +105,7 @@ class SupervisorTest : public ::testing::Test {
     Report(node);
   }
   void LoseStream(const std::string& node) { Observe(NodeDetached{node, attach_of_[node]}); }
-  /// The node's lease ends while its stream stays open.
+  /// Ends the node's lease while its stream stays open.
   void Silence(const std::string& node) {
     lost_.insert(node);
     Observe(Tick{}, {NodeDeclaredLost{node, "no message", /*silent=*/true}});
@@ -114,7 +114,7 @@ class SupervisorTest : public ::testing::Test {
     lost_.insert(node);
     Observe(Tick{}, {NodeDeclaredLost{node, "its stream ended"}});
   }
-  /// The ranks join and commit a first version.
+  /// Makes the ranks join and commit a first version.
   void Progress(Incarnation incarnation, uint64_t step, const std::string& run_id_suffix = "") {
     LineageRecord lineage;
     lineage.job = "gpt";

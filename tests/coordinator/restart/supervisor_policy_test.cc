@@ -477,7 +477,7 @@ TEST_F(SupervisorTest, ASuspectNodeStaysSuspectAfterARestart) {
   Pass(milliseconds(200));
   EXPECT_THAT(Newest().evidence.front(), HasSubstr("Xid 79 on GPU 3 of node n2"));
   EXPECT_THAT(runs_["gpt"].nodes, ElementsAre("n0", "n1", "n4", "n3"));
-  // The day does not start again with each coordinator.
+  // A restart of the coordinator does not extend the day.
   Pass(std::chrono::hours(23));
   EXPECT_THAT(supervisor_->Suspects(), ElementsAre("n2"));
   start_again();

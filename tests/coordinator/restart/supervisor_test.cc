@@ -163,7 +163,7 @@ TEST_F(SupervisorTest, ALostNodeIsReplacedAFixedTimeAfterItsLastMessage) {
   EXPECT_THAT(runs_["gpt"].nodes, ElementsAre("n0", "n1", "n9", "n3"));
 }
 
-/// A stopped agent or a frozen machine behaves like this, and may continue later.
+/// This is how a stopped agent or a frozen machine behaves, which may continue later.
 TEST_F(SupervisorTest, ASilentNodeWithAnOpenStreamGetsMoreTime) {
   StartAndRun();
   Attach("n9");

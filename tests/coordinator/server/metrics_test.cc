@@ -133,7 +133,8 @@ TEST_F(MetricsTest, ShowRunsAndQuarantine) {
     ASSERT_TRUE(stub->Observe(&context, observed, &observe_reply).ok());
     ASSERT_EQ(observe_reply.outcome().code(), 0U) << observe_reply.outcome().message();
   };
-  // No number, no Xid, an impossible Xid, bad bus IDs; then a page fault of the program.
+  // Errors without a number, without an Xid, with an impossible Xid and with bad bus IDs are
+  // ignored. The last one is a page fault of the program.
   add(0, 79, "");
   add(1, 0, "");
   add(2, 70'000, "");

@@ -134,8 +134,8 @@ TEST_F(ProcessTest, WritesItsPortAndStopsOnSigterm) {
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
 }
 
-/// The version is lost if the kill precedes its record, and exists otherwise. In both cases the
-/// agents' inventory leads to the same result.
+/// The record of the version is lost if the kill precedes it, and exists otherwise. In both cases
+/// the agents' inventory leads to the same result.
 TEST_F(ProcessTest, AfterAKillAroundTheCommitTheVersionExistsOnce) {
   for (const char* point : {"coordinator.before_commit", "coordinator.after_commit_before_reply",
                             "coordinator.after_publish"}) {

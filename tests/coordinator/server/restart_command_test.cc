@@ -77,7 +77,7 @@ TEST_F(RestartCommandTest, ACommandThatDoesNotEndIsKilledWithItsChildren) {
   int child = 0;
   file >> child;
   ASSERT_GT(child, 0);
-  // The orphan is gone, or a zombie until init reaps it.
+  // The orphan has ended. It may be a zombie until init reaps it.
   for (int i = 0; i < 500; ++i) {
     std::ifstream stat("/proc/" + std::to_string(child) + "/stat");
     std::string text((std::istreambuf_iterator<char>(stat)), std::istreambuf_iterator<char>());

@@ -81,7 +81,8 @@ class Preparer {
   std::thread thread_;
 };
 
-/// A clock that a test can set forward, which looks like a stopped process.
+/// A clock that a test can set forward. To the coordinator this looks as if its process was
+/// stopped.
 class JumpingClock : public Clock {
  public:
   TimePoint Now() const override { return Clock::Real().Now() + Duration(ahead_.load()); }
@@ -267,7 +268,7 @@ TEST_F(ServerTest, ARestartKeepsDecisionsAndResolvesUnknownOutcomes) {
   };
   ASSERT_TRUE(hold(1, 0, Tier::kMemory) && hold(1, 1, Tier::kMemory));
   ASSERT_TRUE(hold(2, 0, Tier::kMemory));
-  // This replica is never reported to the coordinator that is about to stop.
+  // This replica is not reported to the coordinator before it stops.
   a.inventory.push_back(MakeReplica("gpt", V(1, 2), 1, 2, Tier::kMemory));
   const uint64_t before = epoch();
   Start();
@@ -450,10 +451,10 @@ TEST_F(ServerTest, AWaitingRestoreEndsWithItsDeadline) {
                                MakeReplica("gpt", V(1, 1), 1, 2, Tier::kMemory)})
                   .ok());
   ASSERT_TRUE(a.Join("gpt", "run-2", 0, 2).has_value());
-  auto reply = a.Decide("gpt", 2, 0, 300);  // rank 1 never comes
+  auto reply = a.Decide("gpt", 2, 0, 300);  // rank 1 never joins
   ASSERT_FALSE(reply.has_value());
   EXPECT_EQ(reply.error().code(), ErrorCode::kDeadlineExceeded);
-  // The coordinator dropped the caller: the next one may name another version.
+  // The coordinator has removed the caller, so the next one may name another version.
   ASSERT_TRUE(Eventually([&] {
     auto named = a.Decide("gpt", 2, 0, 200, V(1, 1));
     return !named && named.error().code() == ErrorCode::kDeadlineExceeded;

@@ -38,8 +38,8 @@ std::vector<std::string> Names(const PlannedGroup& group) {
   return names;
 }
 
-/// `count` nodes, each in a random one of `domains` domains, a few without one. `domains` 0: no
-/// node has a domain.
+/// Returns `count` nodes, each in a random one of `domains` domains, except for a few without a
+/// domain. With `domains` 0, no node has a domain.
 std::vector<PlannedMember> SomeNodes(Random& random, size_t count, size_t domains) {
   std::vector<PlannedMember> nodes;
   for (size_t i = 0; i < count; ++i) {
@@ -73,7 +73,7 @@ void CheckShape(const PeerPlan& plan, size_t nodes, const GroupOptions& options)
   EXPECT_EQ(PositionsOf(plan).size(), nodes);
 }
 
-/// Each group has an even share of each domain, rounded.
+/// Checks that each group has its even share of each domain, rounded.
 void CheckSpread(const PeerPlan& plan) {
   std::map<std::string, std::vector<size_t>> counts;
   for (size_t g = 0; g < plan.size(); ++g) {

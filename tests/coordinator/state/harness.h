@@ -21,8 +21,8 @@ inline StateOptions GroupsOf(uint32_t group_nodes, uint32_t parity) {
   return options;
 }
 
-/// One coordinator with job "gpt", driven event by event. Keeps its records, and the effects of the
-/// last event. Its agents are older ones without parity, unless `peers` is set.
+/// One coordinator with job "gpt", driven event by event. Keeps the stored records, and the effects
+/// of the last event. The agents are older ones without parity, unless `peers` is set.
 class Harness {
  public:
   explicit Harness(StateOptions options = {}) : options_(options) {
@@ -58,7 +58,7 @@ class Harness {
     Apply(Tick{});
   }
 
-  /// The coordinator was suspended; State's time did not pass meanwhile.
+  /// Continues after a suspension of the coordinator, in which State's time did not advance.
   void Resume() { Apply(Tick{.resumed = true}); }
 
   void Attach(const std::string& node, std::vector<StoredReplica> replicas = {}, uint64_t start = 1,
@@ -201,7 +201,7 @@ class Harness {
   JobStatus Job() const { return state_->Jobs("gpt").value()[0]; }
   State& state() { return *state_; }
   AttachId AttachOf(const std::string& node) const { return attach_ids_.at(node); }
-  /// A heartbeat.
+  /// Sends a heartbeat of `node`, with its trainers. Returns the outcome.
   Status Report(const std::string& node) {
     const NodeReported report = NewReport(node);
     Apply(report);
@@ -246,7 +246,7 @@ inline StoredReplica H(VersionId version, uint32_t rank, Tier tier, uint32_t wor
           4096};
 }
 
-/// The parity of the member `number` of a plan.
+/// Returns a replica of the parity of member `number` of a plan.
 inline StoredReplica P(VersionId version, uint32_t number, Tier tier, uint32_t world) {
   StoredReplica report = H(version, number, tier, world);
   report.identity.rank = ParityRank(number);

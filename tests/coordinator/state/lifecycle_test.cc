@@ -48,7 +48,7 @@ void Save(Harness& h, VersionId version, Tier tier = Tier::kMemory) {
   h.Hold("n1", {H(version, 1, tier)});
 }
 
-/// Lets time pass while the nodes obey their directives.
+/// Lets time pass while the nodes carry out their directives.
 void Obey(Harness& h, milliseconds time) {
   for (milliseconds passed{}; passed < time; passed += milliseconds(100)) {
     h.Pass(milliseconds(100));
@@ -248,7 +248,7 @@ TEST(Lifecycle, AFinishedJobStaysFinishedAfterACoordinatorRestart) {
   Save(h, V(1, 5), Tier::kMemory);
   EndAllTrainers(h);
   h.Pass(milliseconds(2100));
-  h.ranks.clear();  // released: the agents no longer report it
+  h.ranks.clear();  // the job is released: the agents no longer report its trainers
   h.Restart();
   h.Attach("n0");
   h.Attach("n1");

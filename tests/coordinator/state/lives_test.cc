@@ -19,7 +19,7 @@ StoredReplica Of(LifeId life, StoredReplica report, uint64_t digest = 0) {
   return report;
 }
 
-/// Both ranks of `version` on node n1, at a tier.
+/// Returns replicas of both ranks of `version` at `tier`.
 std::vector<StoredReplica> Both(LifeId life, VersionId version, Tier tier, uint64_t salt = 0) {
   std::vector<StoredReplica> all;
   for (uint32_t rank = 0; rank < 2; ++rank) {
@@ -133,7 +133,7 @@ TEST_F(LivesTest, AnOlderEpochOfTheSameLifeIsRefusedAndShown) {
   h.Apply(Attaching(kB, Epoch{40}));
   EXPECT_TRUE(h.state().Nodes()[0].alive);
   EXPECT_TRUE(h.state().Refused().empty());
-  // An agent that stops trying is not shown for ever.
+  // An agent that no longer tries to attach disappears from the list.
   h.Apply(Attaching(kA, Epoch{41}));
   ASSERT_EQ(h.state().Refused().size(), 1U);
   h.Pass(std::chrono::seconds(31));
@@ -202,7 +202,7 @@ TEST_F(LivesTest, CompleteVersionsAreAdopted) {
   Adopt(h, /*dry_run=*/false);
   EXPECT_THAT(h.Stored(), testing::ElementsAre(V(3, 419), V(3, 420)));
   EXPECT_EQ(h.Job().restorable, V(3, 420));
-  // The adopted version stays the job's history after a restart.
+  // The adopted version is still part of the job's history after a restart.
   h.Restart();
   h.Attach("n1", all);
   EXPECT_EQ(h.Job().restorable, V(3, 420));
@@ -213,8 +213,8 @@ TEST_F(LivesTest, CompleteVersionsAreAdopted) {
   EXPECT_EQ(h.ReplyTo(waiter)->version, V(3, 420));
 }
 
-// A backup was restored: versions that the job's incarnation saved after the backup was made are
-// adopted, unless the job has started again since.
+// A backup of the store was restored. Versions that the job's incarnation saved after the backup
+// was made are adopted, unless the job has started again since.
 TEST_F(LivesTest, VersionsFromAfterTheBackupAreAdopted) {
   Harness h(Life(kA));
   h.Attach("n1");
@@ -240,7 +240,7 @@ TEST_F(LivesTest, VersionsFromAfterTheBackupAreAdopted) {
   EXPECT_THAT(Adopt(late, false)[0].why_not, testing::HasSubstr("restored an older version"));
 }
 
-// A job that started again before its versions were adopted: its new versions stay the newest, and
+// The job started again before its versions were adopted. Its new versions stay the newest, and
 // retention and restarts keep the adopted one.
 TEST_F(LivesTest, AnAdoptedVersionIsKeptIfTheJobHasStartedAgainBefore) {
   Harness h(Life(kB));

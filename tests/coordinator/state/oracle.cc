@@ -319,7 +319,7 @@ void Oracle::CheckFloor(const std::vector<Effect>& effects, const StoredRecords&
   }
 }
 
-/// A change of a lineage that is not a decision keeps the decision, and a plan that was made.
+/// A change of a lineage other than the decision keeps the decision and an existing plan.
 void Oracle::CheckUndecided(const LineageRecord& lineage, const StoredRecords& before) {
   auto old = before.lineages.find({job_, lineage.incarnation});
   const LineageRecord was = old == before.lineages.end() ? LineageRecord{} : old->second;
@@ -404,8 +404,8 @@ void Oracle::CheckCompleteVersionsAreCommitted(const StoredRecords& records) {
   }
 }
 
-/// From the peer target on, a version with all its parity is committed at peer, even if newer ones
-/// were committed meanwhile.
+/// From the peer target on, a version with all its parity is committed at peer, even if newer
+/// versions have been committed in memory.
 void Oracle::CheckParityIsCommitted(const StoredRecords& records, std::optional<Step> target) {
   const Incarnation current = Current(records);
   if (!target) return;
@@ -434,8 +434,8 @@ void Oracle::CheckDecision(const LineageRecord& lineage, const StoredRecords& be
     return;
   }
   auto version = before.versions.find({job_, lineage.restored});
-  // Ranks may be prepared from the good chunks of damaged replicas, although the version does not
-  // count as restorable before.
+  // Ranks may be prepared from the good chunks of damaged replicas, although the version did not
+  // count as restorable until then.
   const bool damaged = std::any_of(damaged_.begin(), damaged_.end(), [&](const auto& replica) {
     return std::get<0>(replica.second) == lineage.restored;
   });

@@ -21,8 +21,8 @@ struct StoredRecords {
   Records ToRecords() const;
 };
 
-/// Checks the invariants of a coordinator with one job from outside: from the agents' reports, the
-/// stored records and the replies. Shares no code with State.
+/// Checks the invariants of a coordinator with one job. Uses only what is visible from outside: the
+/// agents' reports, the stored records and the replies. Shares no code with State.
 class Oracle {
  public:
   using Shard = std::tuple<VersionId, uint32_t, Tier>;
@@ -38,7 +38,7 @@ class Oracle {
   void MemoryFailed(VersionId version, uint32_t world);
   void DiskFailed(VersionId version) { disk_failed_.insert(version); }
   void PeerFailed(VersionId version) { peer_failed_.insert(version); }
-  /// The replica was reported as damaged: it does not count if it is listed again.
+  /// Records that the replica was reported as damaged: it does not count if it is listed again.
   void Damaged(const std::string& node, VersionId version, Rank rank, Tier tier);
   void SourceFailed() { source_failed_ = true; }
 

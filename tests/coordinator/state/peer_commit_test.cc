@@ -30,7 +30,7 @@ TEST_F(PeerCommitTest, ANodeWithoutItsOwnDataIsNotProtected) {
     c.Hold(kNodes[number], {P(version, number, Tier::kMemory, 4)});
     EXPECT_THAT(c.Commits(Tier::kPeer), IsEmpty());
   }
-  // A group decodes from its planned members, and b did not have the data of its parity.
+  // A group decodes from its planned members, and b, the member of rank 1, lacked its data.
   c.Hold("b", {H(version, 1, Tier::kMemory, 4)});
   EXPECT_THAT(c.Commits(Tier::kPeer), ElementsAre(version));
 }

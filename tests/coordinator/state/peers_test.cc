@@ -13,7 +13,7 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::SizeIs;
 
-/// Nodes a, b, c, d with rank 0, 1, 2, 3 in one group that survives the loss of one, in this order.
+/// Nodes a, b, c, d with ranks 0, 1, 2, 3, in this order in a group that survives one lost node.
 class PeersTest : public ::testing::Test {
  protected:
   explicit PeersTest(const StateOptions& options = GroupsOf(4, 1)) : c(options) { c.peers = true; }
@@ -37,12 +37,12 @@ class PeersTest : public ::testing::Test {
     }
     ASSERT_THAT(c.Commits(tier), ElementsAre(version));
   }
-  /// 1-`step` in memory with parity.
+  /// Commits version 1-`step` in memory and at peer.
   void CommitPeer(uint64_t step) {
     Commit(V(1, step), Tier::kMemory);
     Commit(V(1, step), Tier::kPeer);
   }
-  /// The node is lost with its memory. Another agent of the same name attaches with `replicas`.
+  /// Loses the node with its memory. A new agent with the same node name attaches with `replicas`.
   void Replace(const std::string& node, std::vector<StoredReplica> replicas = {}) {
     c.Lose(node);
     c.Attach(node, std::move(replicas), ++start_);
@@ -67,7 +67,7 @@ class PeersTest : public ::testing::Test {
     }
     return present;
   }
-  /// Answers every order of the last event, and those that follow, with success.
+  /// Answers every PrepareShard of the last event, and those that follow, with success.
   void PrepareAll() {
     for (auto orders = Orders(); !orders.empty(); orders = Orders()) {
       for (const OrderTo& order : orders) c.Answer(order.node, order.request, Status::Ok());
@@ -328,7 +328,7 @@ TEST_F(PeersTest, ParityCountsOnlyWhereItIsPlanned) {
 }
 
 TEST_F(PeersTest, CommitNeedsMemoryAndEveryParity) {
-  // Parity may be there first.
+  // Parity may be reported first.
   for (uint32_t i = 0; i < 4; ++i) c.Hold(nodes[i], {Parity(V(1, 1), i)});
   EXPECT_THAT(c.Commits(Tier::kPeer), IsEmpty());
   for (uint32_t i = 0; i < 3; ++i) c.Hold(nodes[i], {Data(V(1, 1), i)});
@@ -387,7 +387,7 @@ TEST_F(PeersTest, ParityWithAnotherDigestIsRefused) {
 
 TEST_F(PeersTest, ParityMayBeSeveralStepsBehind) {
   for (uint64_t step = 1; step <= 5; ++step) Commit(V(1, step), Tier::kMemory);
-  Commit(V(1, 5), Tier::kDisk);  // the disk overtakes it
+  Commit(V(1, 5), Tier::kDisk);  // the disk has a newer version than the peers
   Commit(V(1, 1), Tier::kPeer);
   EXPECT_EQ(c.Job().peer_committed, V(1, 1));
   EXPECT_EQ(c.Job().memory_committed, V(1, 5));
@@ -465,7 +465,7 @@ TEST_F(PeersTest, ARestartedCoordinatorSetsTheTargetToTheNextStep) {
   c.Restart();
   for (uint32_t i = 0; i < 4; ++i) c.Attach(nodes[i], {Data(V(1, 1), i)});
   EXPECT_EQ(c.JobStateTo("d")->peer_target_step, Step{2});
-  Commit(V(1, 1), Tier::kPeer);  // members that had started may finish
+  Commit(V(1, 1), Tier::kPeer);  // members that had begun to build parity may finish
 }
 
 // ---- losses ----

@@ -93,7 +93,7 @@ TEST_F(RejoinTest, AProcessOfThePreviousStartIsFenced) {
   EXPECT_EQ(Join(1, JoinStart::kReturn, 1).outcome.code(), ErrorCode::kFenced);
 }
 
-// One process may run several starts of a job, one after the other.
+// One process may take part in several starts of a job, one after the other.
 TEST_F(RejoinTest, AProcessOfAnotherRunJoinsAsANewOne) {
   Join(0, JoinStart::kNew);
   Join(1, JoinStart::kNew);

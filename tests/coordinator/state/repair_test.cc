@@ -1,4 +1,5 @@
-// Repair of missing redundancy: which shards, from which source, on which node, and when again.
+// Repair of missing redundancy: which shards are repaired, from which source, on which node, and
+// when a failed repair is tried again.
 
 #include <fmt/format.h>
 
@@ -22,7 +23,8 @@ StateOptions PatientOptions() {
   return options;
 }
 
-/// Nodes a, b, c, d with rank and parity 0, 1, 2, 3 in one group that survives the loss of one.
+/// Nodes a, b, c, d with ranks and parity 0, 1, 2, 3, in one group that survives the loss of one
+/// node.
 class RepairTest : public ::testing::Test {
  protected:
   RepairTest() : c(PatientOptions()) { c.peers = true; }
@@ -41,12 +43,12 @@ class RepairTest : public ::testing::Test {
   void HoldParity(VersionId version, Tier tier) {
     for (uint32_t i = 0; i < 4; ++i) c.Hold(nodes[i], {Parity(version, i, tier)});
   }
-  /// At peer with everything in memory.
+  /// Commits the version at peer with all data and parity in memory.
   void CommitPeer(VersionId version) {
     HoldData(version, Tier::kMemory);
     HoldParity(version, Tier::kMemory);
   }
-  /// 1-1 and 1-2 are only on disk, with their parity. Two ranks' shards of 1-2 are damaged.
+  /// Leaves 1-1 and 1-2 only on disk, with their parity. Two ranks' shards of 1-2 are damaged.
   void FindTwoDamagedOnDisk() {
     for (uint64_t step : {1, 2}) {
       CommitPeer(V(1, step));
@@ -64,7 +66,7 @@ class RepairTest : public ::testing::Test {
       c.Attach(nodes[i], listed, 20);
     }
   }
-  /// The node is lost. Another agent of the same name attaches with `replicas`.
+  /// Replaces a lost node: another agent with the same node name attaches with `replicas`.
   void Replace(uint32_t i, std::vector<StoredReplica> replicas = {}) {
     c.Lose(nodes[i]);
     c.Attach(nodes[i], std::move(replicas), ++start_);
@@ -216,7 +218,8 @@ TEST_F(RepairTest, DamageIsAFindingAndRepaired) {
   EXPECT_EQ(Text(orders[0]), "1-1 rank-2 into memory from disk");
 }
 
-/// A replica with bad chunks does not count, but helps to decode. It is repaired at once.
+/// A replica with bad chunks does not count, but its good chunks are used to decode. It is repaired
+/// at once.
 TEST_F(RepairTest, TwoDamagedReplicasAreRepairedFromEachOther) {
   CommitPeer(V(1, 1));
   for (uint32_t i : {1U, 2U}) {
@@ -366,11 +369,11 @@ TEST_F(RepairTest, ShardsThatCannotBeDecodedAreNotRepaired) {
 
 TEST_F(RepairTest, ThePeersTakeTheVersionThatIsBeingWrittenToDisk) {
   HoldData(V(1, 1), Tier::kMemory);
-  HoldData(V(1, 1), Tier::kDisk);  // the disks continue with step 2, the peers are still at 1
+  HoldData(V(1, 1), Tier::kDisk);  // the disks take step 2 next, and the peers still take step 1
   for (uint64_t step : {2, 3, 4}) HoldData(V(1, step), Tier::kMemory);
   HoldParity(V(1, 1), Tier::kMemory);
   EXPECT_EQ(c.JobStateTo("a").value_or(JobState{}).peer_target_step, Step{2});
-  // Only once: then the peers take the newest.
+  // The peers follow the disks only once; then they take the newest.
   HoldParity(V(1, 2), Tier::kMemory);
   EXPECT_EQ(c.JobStateTo("a").value_or(JobState{}).peer_target_step, Step{5});
 }
@@ -406,7 +409,7 @@ TEST_F(RepairTest, AMissingSourceIsNotUsedAgain) {
   EXPECT_EQ(from_group, 1);
 }
 
-/// The same nodes after the end of the job: 1-1 is on disk with its parity, memory is empty.
+/// The same nodes after the end of the job: 1-1 is on disk with its parity, and memory is empty.
 class FinishedJobTest : public RepairTest {
  protected:
   void SetUp() override {
@@ -424,7 +427,7 @@ class FinishedJobTest : public RepairTest {
   std::vector<StoredReplica> OnDisk(VersionId version, uint32_t i) {
     return {Data(version, i, Tier::kDisk), Parity(version, i, Tier::kDisk)};
   }
-  /// Obeys directives as `node` until there are no more. Returns their texts.
+  /// Carries out PrepareShards as `node` until there are no more. Returns them as texts.
   std::vector<std::string> ObeyAll(const std::string& node, milliseconds wait) {
     return ObeyAll(node, After(wait));
   }
@@ -499,7 +502,7 @@ TEST_F(FinishedJobTest, AnotherNodeReplacesAPermanentlyLostNode) {
   const auto orders = After(seconds(3));
   ASSERT_THAT(orders, SizeIs(1));
   ASSERT_THAT(orders[0].group->members(), SizeIs(4));
-  // Parity shards contain the name of the member at the time that they were built.
+  // Parity shards contain the name that the member had when they were built.
   EXPECT_EQ(orders[0].group->members()[1].node, "e");
   EXPECT_EQ(orders[0].group->members()[1].planned, "b");
   EXPECT_EQ(orders[0].group->members()[0].planned, "");
@@ -511,7 +514,7 @@ TEST_F(FinishedJobTest, AnotherNodeReplacesAPermanentlyLostNode) {
   c.Attach("e", OnDisk(V(1, 1), 1), ++start_);
   for (uint32_t i : {0U, 2U, 3U}) c.Attach(nodes[i], OnDisk(V(1, 1), i), ++start_);
   EXPECT_EQ(Survives(), "any 1 node of each group + full power cut");
-  // The next lost shards are rebuilt with the replacement.
+  // Shards that are lost later are rebuilt with the help of the replacement.
   c.Lose("a");
   c.Attach("a", {}, ++start_);
   EXPECT_THAT(ObeyAll("a", seconds(3)), ::testing::Contains("1-1 rank-0 into disk from peer"));

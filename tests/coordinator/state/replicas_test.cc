@@ -40,7 +40,7 @@ class ReplicasTest : public ::testing::Test {
     }
     return findings;
   }
-  /// The same bytes on all three ranks, with these checksums.
+  /// Reports the same bytes of all three ranks, with these checksums.
   std::vector<Finding> SaveOne(uint64_t step, uint64_t first, uint64_t last,
                                const std::vector<uint32_t>& crcs, uint64_t incarnation = 1) {
     std::vector<std::vector<ReplicaSample>> samples;

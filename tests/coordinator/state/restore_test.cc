@@ -150,7 +150,7 @@ TEST_F(RestoreTest, FreshOnlyIfNothingWasEverCommitted) {
   const RequestId rollback = fresh.RequestRestore("a", 1, 0);
   EXPECT_EQ(fresh.ReplyTo(rollback)->version, V(1, 1)) << "it has trained since";
 
-  // Committed and lost is not fresh.
+  // A job whose committed versions are lost does not start fresh.
   c.Attach("a", {}, 2);
   c.Join("a", "run-2", 0, 2);
   c.Join("b", "run-2", 1, 2);

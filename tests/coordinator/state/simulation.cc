@@ -44,7 +44,7 @@ void Simulation::Reload() {
   }
 }
 
-/// Passes the facts of `event` to the oracle, as far as the coordinator must accept them.
+/// Passes what `event` reports to the oracle, as far as the coordinator must accept it.
 void Simulation::Observe(const Event& event) {
   if (const auto* attached = std::get_if<NodeAttached>(&event)) {
     sessions_[attached->node] = attached->attach;
@@ -244,7 +244,7 @@ void Simulation::LoseMemory(Agent& agent) {
 void Simulation::Deliver(Agent& agent) {
   if (agent.attach == 0) return;
   if (!agent.last.node.empty() && Chance(20) && agent.last.removed.empty()) {
-    // A report that is repeated: only what is still true, as in a retry of the same call.
+    // A repeated report has only what is still true, as in a retry of the same call.
     NodeReported again = agent.last;
     const std::vector<StoredReplica> inventory = Inventory(agent);
     again.replicas.erase(std::remove_if(again.replicas.begin(), again.replicas.end(),
@@ -566,7 +566,7 @@ void Simulation::RandomEvent() {
   Apply(Tick{});
 }
 
-/// Delivers all reports and directives, and has the agents obey them.
+/// Delivers all reports and directives, and makes the agents carry out the directives.
 void Simulation::RunRounds(int rounds) {
   for (int round = 0; round < rounds; ++round) {
     at_.now += std::chrono::milliseconds(100);
@@ -580,7 +580,7 @@ void Simulation::RunRounds(int rounds) {
   }
 }
 
-/// The newest run trains for a while without faults.
+/// Lets the newest run train for a while without faults.
 void Simulation::TrainUndisturbed() {
   Note("trains undisturbed");
   for (Agent& agent : agents_) Attach(agent);
@@ -595,7 +595,7 @@ void Simulation::TrainUndisturbed() {
   }
 }
 
-/// Some machines are replaced by empty ones, and the job starts again.
+/// Replaces some machines by empty ones, and starts the job again.
 void Simulation::LoseMachines() {
   Note("loses machines");
   for (uint64_t losses = random_.Below(3); losses > 0; --losses) {
@@ -617,8 +617,8 @@ void Simulation::StartAndRestore() {
   RunRounds(40);
 }
 
-/// Loses as many members of each group as it can survive, with their disks. Returns whether the
-/// next run restores the version that the last one has at peer.
+/// Loses as many members of each group as the group can survive, with their disks. Returns whether
+/// the next run restores the version that the last run has at peer.
 bool Simulation::SurvivesLosses() {
   Run& before = runs_.back();
   const VersionId saved{before.incarnation, Step{before.next_step[0] - 1}};

@@ -42,7 +42,7 @@ class Simulation {
   using Shard = std::pair<VersionId, uint32_t>;
   struct Agent {
     std::string name;
-    bool old = false;  // an agent without parity
+    bool old = false;  // an older agent, without parity
     uint64_t start = 1;
     AttachId attach = 0;  // of its open stream; 0: none
     std::set<Shard> memory;

@@ -136,7 +136,7 @@ TEST_F(StateTest, AFailedShardAbortsItsVersionPermanently) {
   EXPECT_THAT(c.Sent<JobState>().at(0).aborted, ElementsAre(V(1, 1)));
   EXPECT_EQ(c.Job().memory_committed, V(0, 0));
   CommitMemory(V(1, 2));
-  EXPECT_THAT(c.Stored(), ElementsAre(V(1, 2)));  // the abort's record went with it
+  EXPECT_THAT(c.Stored(), ElementsAre(V(1, 2)));  // the record of the abort is erased too
 }
 
 TEST_F(StateTest, AFailureOnDiskDoesNotAffectMemory) {
@@ -389,7 +389,7 @@ TEST_F(StateTest, TheDiskTargetFollowsTheDisk) {
   // One rank reports a failure: the target advances at once.
   c.ReportFailed("b", V(1, 4), 1, Tier::kDisk);
   EXPECT_EQ(target(), Step{5});
-  // Ranks that wrote different steps do not block the target for ever.
+  // Ranks that wrote different steps do not block the target forever.
   c.Hold("a", {H(V(1, 5), 0, Tier::kDisk)});
   c.Hold("b", {H(V(1, 6), 1, Tier::kDisk)});
   EXPECT_EQ(target(), Step{7});
@@ -410,9 +410,9 @@ TEST_F(StateTest, RecordsOfSkippedStepsAreBounded) {
   EXPECT_THAT(c.Commits(Tier::kMemory), IsEmpty());  // skipped steps stay aborted
 }
 
-/// A node that was cut off holds a version that was aborted meanwhile, and an attached node one
-/// that was aborted with a hundred others. Neither frees its slot before the job state lists the
-/// version.
+/// A node that was cut off has a version that was aborted in the meantime. An attached node has one
+/// that was aborted with a hundred others. Neither node frees its slot before the job state lists
+/// the version.
 TEST_F(StateTest, AnAbortedVersionStaysListedUntilAllNodesHaveFreedIt) {
   c.Hold("a", {H(V(1, 1), 0, Tier::kMemory)});
   c.Hold("b", {H(V(1, 1), 1, Tier::kMemory)});

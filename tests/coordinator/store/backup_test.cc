@@ -9,7 +9,8 @@
 #include "coordinator/store/catalog.h"
 #include "coordinator/store/rocks_store.h"
 
-// docs/backup.md: copies a store that is in use, and starts a coordinator from the copy.
+// The procedure of docs/backup.md: copies a store that is in use, and starts a coordinator with the
+// copy.
 
 namespace holdfast::coord {
 namespace {
@@ -49,7 +50,7 @@ TEST_F(BackupTest, ACopyOfARunningStoreReplacesIt) {
   auto counts = BackUpStore(root_ + "/store", root_ + "/backup/metadata");
   ASSERT_TRUE(counts) << counts.error().ToString();
   EXPECT_EQ(counts->records, 4U);  // the cluster, the epoch, the life, the job
-  // The store continues, and is lost later.
+  // The store stays in use after the copy, and is lost later.
   ASSERT_TRUE(PutJobCalled(*running, "after").ok());
   const Epoch seen = running->epoch();
   const LifeId life = running->life();
@@ -67,7 +68,7 @@ TEST_F(BackupTest, ACopyOfARunningStoreReplacesIt) {
   restored.reset();
   restored = Open("/store");
   EXPECT_EQ(restored->life(), again) << "and keeps it";
-  // Agents that know no lives have seen later epochs of the lost store, and still follow this one.
+  // Agents without lives have seen later epochs of the lost store, and still accept this one.
   EXPECT_GT(restored->epoch().value, seen.value + 1000);
 }
 

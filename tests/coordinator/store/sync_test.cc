@@ -1,5 +1,5 @@
 // A commit is on the device before Commit returns: RocksDB's log is synced. The test replaces the
-// functions with which RocksDB syncs files by ones that count calls.
+// functions with which RocksDB syncs files by functions that count the calls.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>

@@ -26,7 +26,7 @@ def job_name(given: str | None) -> str:
                                    "`holdfast run --job …`, which sets HOLDFAST_JOB")
     check_job(job)
     if of_run is not None and given is not None and given != of_run:
-        _logger.warning("versions are saved as job '%s', but `holdfast run` knows this job as '%s' "
+        _logger.warning("versions are saved as job '%s', but `holdfast run` named this job '%s' "
                         "and restores versions of that name: leave out job=, or use the same name",
                         job, of_run)
     return job

@@ -23,9 +23,9 @@ _LEVELS = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR)
 class Tier(enum.IntEnum):
     """A kind of storage that a version can be committed at."""
 
-    SEALED = 0  #: this rank's own shard is complete in its node's memory; no statement on other ranks
+    SEALED = 0  #: this rank's own shard is complete in its node's memory; other ranks' may not be
     MEMORY = 1  #: all ranks' shards are in their nodes' memory and survive the death of any process
-    PEER = 2  #: and parity on other nodes protects them
+    PEER = 2  #: as MEMORY, and parity on other nodes protects the shards
     DISK = 3  #: all ranks' shards are on disk, synced
     REMOTE = 4
 
@@ -41,7 +41,8 @@ class Phase(enum.IntEnum):
 
 
 class Version(NamedTuple):
-    """A committed state: the incarnation that saved it (starts of the job, counted from 1) and its step."""
+    """A committed state: the incarnation that saved it (the number of the job's start, from 1), and its
+    step."""
 
     incarnation: int
     step: int
@@ -147,7 +148,7 @@ class Client:
         job: [A-Za-z0-9._-]{1,128}.
         tensors: this rank's state.
         rank, world: the number of this process, and the number of processes.
-        run_id: names this start of the job: the same on all ranks, another one at each start. None:
+        run_id: names this start of the job: the same on all ranks, a new one at each start. None:
             $HOLDFAST_RUN_ID; without that variable, a random ID if the world is 1.
         socket_path: the agent's socket. None: $HOLDFAST_SOCKET, else /run/holdfast/agent.sock.
         slots: the number of versions held in memory at once, at least 2.
@@ -234,7 +235,7 @@ class Client:
         self._forward_log()
 
     def latest(self, tier: Tier = Tier.MEMORY) -> Version | None:
-        """The newest version that this client has seen committed at `tier`. Never blocks."""
+        """The newest version whose commit at `tier` was reported to this client. Never blocks."""
         found = self._native.latest(tier)
         return None if found is None else Version(*found)
 
@@ -248,6 +249,7 @@ class Client:
         job has no version, which means a fresh start.
 
         Raises:
+            NotFoundError: there is no committed version `wanted`.
             InvalidArgumentError: the saved state differs from the description; no tensor was
                 changed. `differences` returns all differences.
             UnavailableError, DeadlineExceededError: it is unknown whether there is a version. This
@@ -256,6 +258,8 @@ class Client:
         try:
             found = self._native.restore(wanted, _ms(timeout))
         except NotFoundError:
+            if wanted is not None:
+                raise
             return None
         finally:
             self._forward_log()
@@ -311,7 +315,7 @@ class Client:
     def close(self, timeout: float = 10.0) -> None:
         """Blocks until the agent has sealed the accepted saves, then ends the connection.
 
-        The connection ends in any case, also if this raises.
+        The connection ends even if this raises.
 
         Raises:
             DeadlineExceededError: not all saves were sealed within `timeout`.

@@ -5,7 +5,7 @@ namespace holdfast::coord {
 namespace {
 class FailuresModule : public RunModuleTest {
  protected:
-  /// The launch fails, and the next one runs.
+  /// Makes the launch fail and the next one run.
   void Fail(const Failure& failure) {
     FailLaunch(context, run(), failure);
     if (HasEnded(run().record.phase)) return;

@@ -14,8 +14,8 @@ namespace holdfast::coord {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-/// The data of one run, built by hand, for tests of one module: the first launch of job "gpt" runs
-/// in incarnation 2, rank i on node "n<i>" of three; node "n3" is free.
+/// The data of one run, built by hand, for tests of one module. The first launch of job "gpt" runs
+/// in incarnation 2 on three nodes, with rank i on node "n<i>". Node "n3" is free.
 class RunModuleTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -50,7 +50,7 @@ class RunModuleTest : public ::testing::Test {
   coord::Run& run() { return table.runs.at("gpt"); }
   WorkerNode& node(uint32_t index) { return table.nodes.at("n" + std::to_string(index)); }
 
-  /// The worker of the rank has ended, and its node has reported it.
+  /// Ends the worker of the rank; its node has reported that.
   void End(uint32_t rank, int exit_code, int signal, int64_t ago_ms = 0) {
     WorkerState& worker = node(rank).workers.at(0);
     worker.phase = WorkerPhase::kEnded;
@@ -64,7 +64,7 @@ class RunModuleTest : public ::testing::Test {
     node(index).state_since = context.at.now;
     node(index).workers.clear();
   }
-  /// Time passes; attached nodes report.
+  /// Lets time pass, in which the attached nodes report.
   void Pass(Clock::Duration time) {
     context.at.now += time;
     context.at.wall_nanos += time.count();

@@ -50,7 +50,7 @@ class ModuleTest : public ::testing::Test {
     node.health.disk_free_percent = 50;
     return index;
   }
-  /// The node is away, and its replicas do not count.
+  /// Makes the node away; its replicas then do not count.
   void Lose(NodeIndex node) {
     cluster.nodes[node].attached = false;
     cluster.nodes[node].lost_at = context.at.now;
@@ -69,7 +69,7 @@ class ModuleTest : public ::testing::Test {
   VersionState& Add(VersionId id) {
     return CreateVersion(job(), id, job().lineages.at(id.incarnation).world, Phase::kPending);
   }
-  /// A version committed at the tiers, with all its replicas there.
+  /// Adds a version that is committed at the tiers, with all its replicas there.
   VersionState& AddCommitted(VersionId id, std::vector<Tier> tiers) {
     VersionState& version = Add(id);
     version.phase = Phase::kCommitted;

@@ -47,7 +47,7 @@ TEST_F(TargetsModule, PeersFollowTheVersionThatIsWrittenToDisk) {
   job().peer_target.Resolve(Step{10});
   AdvanceTargets(job());
   EXPECT_EQ(job().peer_target.step(), Step{15});
-  // They have passed the disk's version already.
+  // The peers have already taken a newer version than the one that is being written to disk.
   job().peer_target.Resolve(Step{16});
   AdvanceTargets(job());
   EXPECT_EQ(job().peer_target.step(), Step{21});

@@ -40,7 +40,7 @@ _FORMAT = 2
 _EXTRA_BYTES_MIN = 1 << 20
 _RETRY_PAUSE_MAX = 30.0
 _ABSENT_S = 0.001
-#: Errors that save() raises, since the caller must change something. Others cost at most one version.
+#: Errors that save() raises, since the caller must act. Other errors cost at most one version.
 _RAISED = (AlreadyExistsError, FailedPreconditionError, FencedError, InvalidArgumentError,
            PermissionDeniedError, UnsupportedError)
 #: From this size on, rank-local tensors are logged as a warning.
@@ -294,8 +294,8 @@ class Checkpointer:
             return False
 
     def _check_graphs(self) -> None:
-        """Rejects a save within a capture, and warns of optimizers that may be part of a CUDA graph:
-        the replay of a graph does not run the optimizer's hook."""
+        """Rejects a save within a capture, and warns about optimizers that may be part of a CUDA
+        graph: the replay of a graph does not run the optimizer's hook."""
         if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
             raise FailedPreconditionError("save() while a CUDA graph is captured: the captured work "
                                           "does not run now, so there is nothing to save. Save "
@@ -325,7 +325,7 @@ class Checkpointer:
 
     def _capture(self) -> bytes:
         """The state except its tensors, as JSON."""
-        # Joined once, since it can be some hundred kilobytes.
+        # Joined once, since the result can have several hundred kilobytes.
         pieces, gap = [b'{"parts":{'], b""
         for part in self._parts:
             pieces += gap, values.dumps(part.name), b":", part.capture_json()
@@ -370,8 +370,8 @@ class Checkpointer:
     def guard(self) -> None:
         """Blocks until the last save's copy no longer reads the tensors.
 
-        Call this before you change tensors of the state in any other way than by an optimizer of
-        the state.
+        Call this before you change tensors of the state other than through an optimizer of the
+        state.
 
         Raises:
             HoldfastError: the device has failed.
@@ -399,7 +399,7 @@ class Checkpointer:
         self._client.wait(step, tier, timeout)
 
     def latest(self, tier: Tier = Tier.MEMORY) -> Version | None:
-        """The newest version that this rank has seen committed at `tier`."""
+        """The newest version whose commit at `tier` was reported to this rank."""
         return None if self._client is None else self._client.latest(tier)
 
     def health(self) -> Health:
@@ -432,7 +432,8 @@ class Checkpointer:
 
         Args:
             version: None: the newest version that every rank can restore.
-            strict: False: restore what both have, and leave the rest of the state unchanged.
+            strict: if False, restore what the state and the version both have, and leave the rest
+                of the state unchanged.
             dry_run: change nothing; print what matches and what differs.
             timeout: seconds, including the wait for an agent that is not running yet.
 
@@ -446,7 +447,8 @@ class Checkpointer:
             UnavailableError, DeadlineExceededError, DataLossError: the version could not be read.
                 This is not a fresh start. The tensors may hold a mixture of old and new values until
                 a restore succeeds.
-            UnsupportedValueError: the version has a pickle, and allow_pickle is False.
+            NotFoundError: the job has no committed version `version`.
+            UnsupportedValueError: the version contains a pickle, and allow_pickle is False.
         """
         self._check_usable()
         deadline = time.monotonic() + timeout
@@ -482,8 +484,8 @@ class Checkpointer:
     def _client_for_reading(self) -> Client:
         """A client that can open versions. It connects in the background.
 
-        Before the first description it is a client without tensors, which needs hardly any memory
-        of the agent: the restore itself may create the tensors of an optimizer.
+        Before the first description this client has no tensors, since the restore itself may create
+        the tensors of an optimizer. Such a client needs hardly any memory of the agent.
         """
         if self._client is None:
             self._open([], start_offline=True, connect_timeout=_ABSENT_S)
@@ -499,7 +501,7 @@ class Checkpointer:
             random_state.restore(values.decode(saved.state["random"], "random"))
 
     def _fill(self, reader: VersionReader, strict: bool, dry_run: bool, deadline: float) -> None:
-        # Rank-local values are restored on the rank of the same number.
+        # Rank-local values are restored on the rank with the same number.
         saved = Saved(reader, self.rank, self.world)
         tensors, state = saved.tensors(), saved.state
         undo: list[Callable[[], None] | None] = []
@@ -593,7 +595,7 @@ def _undeclared(thing: Any) -> Any:
 
 @contextlib.contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """Disables garbage collection. The descriptions of some thousand tensors would trigger
+    """Disables garbage collection. The descriptions of several thousand tensors would trigger
     collections, which traverse all objects of the process and take longer than everything else."""
     collects = gc.isenabled()
     gc.disable()

@@ -253,7 +253,7 @@ def record_collectives(roles: Mapping[Any, Role] | None = None) -> CollectiveRec
     sends, receives and asynchronous reduce-scatters only completion is recorded, not the duration.
 
     Args:
-        roles: process group → its role, if the detector shall compare ranks with the same role.
+        roles: process group → its role, if the detector is to compare ranks with the same role.
 
     Returns:
         The recorder, whose stop() ends the recording. A second call replaces the first recorder.

@@ -38,7 +38,7 @@ def file_tensor(path: str | os.PathLike, dtype: torch.dtype, shape: Sequence[int
     name, size = os.fspath(path), prod(shape) * dtype.itemsize
     found = os.stat(name)
     if not stat.S_ISREG(found.st_mode):
-        raise InvalidArgumentError(f"{name} is no regular file")
+        raise InvalidArgumentError(f"{name} is not a regular file")
     if offset < 0 or offset % dtype.itemsize != 0:
         raise InvalidArgumentError(f"offset {offset} in {name}: it must be a multiple of the "
                                    f"{dtype.itemsize} bytes of {dtype}")

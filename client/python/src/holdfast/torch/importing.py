@@ -47,8 +47,8 @@ def arrange(foreign: Foreign, renames: Sequence[tuple[str, str]]) -> Import:
     """Renames a checkpoint's tensors and values to the names in the state of a Checkpointer.
 
     Args:
-        renames: pairs (from, entry). The names under `from` become that entry; from "" means all
-            names. Without pairs, the names stay unchanged.
+        renames: pairs (from, entry). The names under `from` become that entry; an empty `from`
+            means all names. Without pairs, the names stay unchanged.
 
     Raises:
         InvalidArgumentError: the checkpoint has nothing under a `from`, two names would be equal, or

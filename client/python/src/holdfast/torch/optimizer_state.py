@@ -58,8 +58,8 @@ def make_missing(optimizer: torch.optim.Optimizer, owners: Mapping[str, Any],
     """Makes the tensors of `wanted` (path → key → tensor) that the optimizer lacks.
 
     A tensor with its parameter's shape is made like the parameter, other tensors are plain. If only
-    the optimizer knows how a tensor of another shape is sharded, it takes a step whose other effects
-    are undone.
+    the optimizer determines how a tensor of another shape is sharded, it takes a step whose other
+    effects are undone.
 
     Args:
         owners: path → key of `optimizer.state`.

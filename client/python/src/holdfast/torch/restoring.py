@@ -51,7 +51,7 @@ class Comparison:
         parts = list(parts)
         general = self._compare_parts(parts)
         self._compare_tensors(general)
-        #: Missing decisions, one sentence per entry. They fail also a restore with strict=False.
+        #: Missing decisions, one sentence per entry. Even a restore with strict=False fails on them.
         self.undecided = undecided(self._undecided, saved.reader.world, saved.world)
         self._compare_others(parts, general)
         self.differences += undecided(self._undecided, saved.reader.world, saved.world)
@@ -124,7 +124,7 @@ class Comparison:
                 self._compare(stored, found)
         for group, members in groups.items():
             # The optimizer state of a parameter becomes the saved one. State that the version lacks is
-            # removed, so it is no difference.
+            # removed, so it is not a difference.
             there = [(stored, found) for stored, found in members if found]
             if not there:
                 self.absent.add(group)

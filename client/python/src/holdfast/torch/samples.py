@@ -41,7 +41,8 @@ class Rotation:
     """The number of the sample that the next save takes. It is the same on all ranks, since all save
     the same steps.
 
-    A rank that skips some of regularly spaced steps agrees with the others again at its next save.
+    If the steps are regularly spaced and a rank skips some of them, its number agrees with that of
+    the others again at its next save.
     """
 
     def __init__(self) -> None:

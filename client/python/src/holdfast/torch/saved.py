@@ -100,7 +100,7 @@ class Saved:
         return index
 
     def choices(self, names: Iterable[str]) -> dict[str, str]:
-        """The tensors under the first of the names that the version has: qualifier → name in the version."""
+        """The tensors under the first of these names that is in the version: qualifier → name there."""
         for name in names:
             found = self._by_name.get(name) or self._by_alias.get(name)
             if found:

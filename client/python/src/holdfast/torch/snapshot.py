@@ -179,7 +179,8 @@ class Snapshot:
         part.watch(watch)
 
     def still_holds(self) -> bool:
-        """Whether the tensors and addresses are unchanged. Takes tensors that are recreated each time."""
+        """Whether the tensors and addresses are unchanged. Takes over tensors that are recreated each
+        time."""
         if not self._watch.holds():
             return False
         for part in self._reread:

@@ -71,7 +71,7 @@ class TrainerCallback(transformers.TrainerCallback):
 
     Args:
         job: [A-Za-z0-9._-]{1,128}; the same on all ranks and at each start.
-        every: the number of steps from save to save. The last step is always saved.
+        every: the number of steps between two saves. The last step is always saved.
         state: more entries for `Checkpointer`, for example a data set that has state_dict().
         timeout: seconds for restoring, and for the last save.
         checkpointer_options: further arguments of `Checkpointer`.
@@ -273,7 +273,7 @@ class TrainerCallback(transformers.TrainerCallback):
 
 
 def _next_phase(control: TrainerControl) -> Phase | None:
-    """The phase between this step and the next one. None: none."""
+    """The phase between this step and the next one, if any."""
     if control.should_evaluate:
         return Phase.EVALUATION
     return Phase.CHECKPOINT if control.should_save else None

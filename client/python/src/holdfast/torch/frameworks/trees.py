@@ -28,7 +28,7 @@ _ENTRY = "trees"
 
 @dataclass(frozen=True)
 class Pointer:
-    """Names the tree of a version that a path stands for. The file is JSON of some hundred bytes."""
+    """Names the tree of a version that a path stands for. The file is JSON of a few hundred bytes."""
 
     job: str
     incarnation: int
@@ -62,7 +62,7 @@ class Pointer:
             return Pointer(**found)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise InvalidArgumentError(
-                f"{path} is no checkpoint of Holdfast, but a regular file: load it without "
+                f"{path} is not a Holdfast checkpoint but a regular file: load it without "
                 f"Holdfast's plugin") from error
 
 
