@@ -39,8 +39,16 @@ def test_a_saved_state_is_restored(cluster, job):
         assert restored.version == holdfast.Version(1, 3) and str(restored.version) == "1-3"
         assert restored.extras == {"note": b"x\0y"}
         assert (arrays["a"] == 1.5).all() and (arrays["b"] == 0).all()
+
+
+def test_a_missing_version_is_not_a_fresh_start(cluster, job):
+    _, tensors = state("a")
+    with holdfast.Client(job, tensors) as client:
+        client.save(1)
+        client.wait(1)
+    with holdfast.Client(job, tensors) as client:
         with pytest.raises(holdfast.NotFoundError, match="1-99"):
-            client.restore(holdfast.Version(1, 99))  # not a fresh start: there are versions
+            client.restore(holdfast.Version(1, 99))
 
 
 def test_differences_are_named(cluster, job):

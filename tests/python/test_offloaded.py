@@ -74,7 +74,7 @@ def test_files_that_do_not_fit_raise(tmp_path):
                                    ([4], -4, "multiple")):
         with pytest.raises(ValueError, match=message):
             hf.file_tensor(path, torch.float32, shape, offset)
-    with pytest.raises(ValueError, match="no regular file"):
+    with pytest.raises(ValueError, match="is not a regular file"):
         hf.file_tensor(tmp_path, torch.float32, [1])
     with pytest.raises(FileNotFoundError):
         hf.file_tensor(tmp_path / "none", torch.float32, [1])
