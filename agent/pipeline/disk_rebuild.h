@@ -7,7 +7,7 @@ namespace holdfast::agent {
 
 /// Has the parity group decode a shard (a rank's or a parity shard) straight onto this node's
 /// disks. Decodes window by window, and therefore needs no arena memory and little other memory,
-/// whatever the size of the shard. The job may be running or finished. Each chunk of a rank's shard
+/// for a shard of any size. The job may be running or finished. Each chunk of a rank's shard
 /// is checked against its seal before it is written; the digest of a parity shard is checked before
 /// it is published. On success the shard is durable and reported. OutOfSpace: the disks have no
 /// room. Blocks.

@@ -5,9 +5,9 @@
 
 #include "storage/collective/collective.h"
 
-// The result of one poll of a rank's table: plain values. Every number is within its bounds,
-// whatever the trainer wrote. Times are the node's CLOCK_MONOTONIC; only ages and durations are
-// comparable with those of other nodes.
+// The result of one poll of a rank's table: plain values. Every number is within its bounds, even
+// if the trainer wrote invalid ones. Times are the node's CLOCK_MONOTONIC; only ages and durations
+// are comparable with those of other nodes.
 
 namespace holdfast::agent {
 

@@ -12,7 +12,7 @@ namespace holdfast::coord {
 /// Runs jobs: places workers, detects lost workers and nodes, and restarts jobs after such a loss
 /// or a hang. Pure like State: Supervisor receives the same events together with State's effects,
 /// and its own effects are stored and sent with State's. Each launch has a run ID. State opens an
-/// incarnation for it when the first rank joins, which fences what is left of the previous launch.
+/// incarnation for it when the first rank joins, which fences the previous launch.
 ///
 /// This class keeps the table and passes each event to the module that handles it; README.md lists
 /// the modules. After an event to which runs may have to react, every run is advanced.

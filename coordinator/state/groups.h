@@ -26,7 +26,7 @@ struct GroupOptions {
 /// the free positions. Otherwise the plan depends only on the set of nodes, not on their order.
 ///
 /// Returns an empty plan for fewer than two nodes. A group of fewer than four nodes survives the
-/// loss of one node, whatever the options are. Pure.
+/// loss of one node under any options. Pure.
 PeerPlan PlaceInGroups(std::vector<PlannedMember> nodes, const PeerPlan& previous,
                        const GroupOptions& options);
 

@@ -19,7 +19,7 @@ void OnRestoreRequested(Context& context, const RestoreRequested& event);
 /// The rank no longer waits.
 void OnRestoreAbandoned(Context& context, const RestoreAbandoned& event);
 
-/// Prepares, decides and answers whatever is due after an event that changed the job.
+/// Prepares and decides restores, and answers their requests, after an event that changed the job.
 void AdvanceRestore(Context& context, Job& job);
 
 /// Records the result of a directive to prepare a shard for a restore.

@@ -53,7 +53,7 @@ wanted() {
   [ -z "$HOLDFAST_PARTITIONS" ] || [[ " $HOLDFAST_PARTITIONS " == *" ${SLURM_JOB_PARTITION:-} "* ]]
 }
 
-# detached COMMAND: runs node.sh in a session of its own and without slurmd's descriptors, because slurmd ends the
+# detached COMMAND: runs node.sh in a new session and without slurmd's descriptors, because slurmd ends the
 # prolog's process group. Descriptor 9 is the lock of this script.
 detached() { setsid --fork "$BASH" "$here/node.sh" "$@" </dev/null >>"$HOLDFAST_LOG" 2>&1 9>&-; }
 

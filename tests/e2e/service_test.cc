@@ -78,7 +78,7 @@ class ServiceTest : public ::testing::Test {
     const Status started = cluster_->Start();
     ASSERT_TRUE(started.ok()) << started.ToString();
   }
-  /// Starts a keeper as a service of its own, before the agent.
+  /// Starts a keeper as a separate service, before the agent.
   void StartKeeper(std::vector<std::string> command = {}) {
     const std::string run_dir = options_.root + "/n0/run";
     std::filesystem::create_directories(run_dir);

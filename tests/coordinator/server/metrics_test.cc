@@ -36,6 +36,15 @@ class MetricsTest : public ::testing::Test {
   }
   Scrape Fetch() { return Scrape(server_->metrics_address()); }
 
+  /// Attaches the agent; the one rank of the job "gpt" saves version 1-5 to memory.
+  void CommitInMemory(FakeAgent& a) {
+    a.Attach();
+    ASSERT_TRUE(Eventually([&] { return Fetch().Value(R"(holdfast_node_up{node="a"})") == 1; }));
+    ASSERT_TRUE(a.Join("gpt", "run-1", 0, 1).has_value());
+    ASSERT_TRUE(
+        a.Hold(server_->epoch().value, {MakeReplica("gpt", V(1, 5), 0, 1, Tier::kMemory)}).ok());
+  }
+
   std::string dir_;
   CoordinatorConfig config_;
   std::unique_ptr<CoordinatorServer> server_;
@@ -174,11 +183,7 @@ TEST_F(MetricsTest, FollowTheRulesOfPrometheus) {
               HasSubstr("holdfast_milliseconds"))
       << "the check finds bad names";
   FakeAgent a(server_->endpoint(), "a");
-  a.Attach();
-  ASSERT_TRUE(Eventually([&] { return Fetch().Value(R"(holdfast_node_up{node="a"})") == 1; }));
-  ASSERT_TRUE(a.Join("gpt", "run-1", 0, 1).has_value());
-  ASSERT_TRUE(
-      a.Hold(server_->epoch().value, {MakeReplica("gpt", V(1, 5), 0, 1, Tier::kMemory)}).ok());
+  ASSERT_NO_FATAL_FAILURE(CommitInMemory(a));
   const Scrape page = Fetch();
   EXPECT_EQ(page.Value(R"(holdfast_job_phase{holdfast_job="gpt",phase="running"})"), 1);
   EXPECT_EQ(CheckByPromtool(page.page()), "");
@@ -186,11 +191,7 @@ TEST_F(MetricsTest, FollowTheRulesOfPrometheus) {
 
 TEST_F(MetricsTest, ShowTheHealthOfNodesAndJobs) {
   FakeAgent a(server_->endpoint(), "a");
-  a.Attach();
-  ASSERT_TRUE(Eventually([&] { return Fetch().Value(R"(holdfast_node_up{node="a"})") == 1; }));
-  ASSERT_TRUE(a.Join("gpt", "run-1", 0, 1).has_value());
-  ASSERT_TRUE(
-      a.Hold(server_->epoch().value, {MakeReplica("gpt", V(1, 5), 0, 1, Tier::kMemory)}).ok());
+  ASSERT_NO_FATAL_FAILURE(CommitInMemory(a));
   const Scrape page = Fetch();
   EXPECT_EQ(page.Value(R"(holdfast_node_warnings{node="a",code="DISK_FULL"})"), 0);
   EXPECT_EQ(page.Value(R"(holdfast_node_other_life_shards{node="a"})"), 0);

@@ -272,7 +272,7 @@ class Client:
 
     def open_version(self, wanted: Version | None = None,
                      timeout: float = 120.0) -> VersionReader | None:
-        """Opens the newest restorable version, or `wanted`, whatever world saved it.
+        """Opens the newest restorable version, or `wanted`, saved by any world.
 
         All ranks of one start get the same version. Returns None if the job has no version.
 
