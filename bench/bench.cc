@@ -4,7 +4,7 @@
 #include <chrono>
 #include <cstring>
 
-#include "storage/base/random.h"
+#include "base/random.h"
 
 namespace holdfast::bench {
 

@@ -12,12 +12,12 @@
 #include <thread>
 #include <vector>
 
+#include "base/log.h"
 #include "coordinator/api/channel.h"
 #include "coordinator/api/convert.h"
 #include "coordinator/api/coordinator.grpc.pb.h"
 #include "coordinator/server/coordinator_server.h"
 #include "coordinator/store/rocks_store.h"
-#include "storage/base/log.h"
 
 // holdfast-coordinator-bench [--quick] [--dir DIR]
 //

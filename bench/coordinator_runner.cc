@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/bench.h"
-#include "deploy/local/process.h"
+#include "testing/cluster/process.h"
 
 namespace holdfast::bench {
 

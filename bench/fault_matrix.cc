@@ -10,9 +10,9 @@
 #include <ctime>
 #include <thread>
 
+#include "base/random.h"
 #include "bench/fault_matrix_keep.h"
-#include "storage/base/random.h"
-#include "tests/sim/trace.h"
+#include "testing/sim/trace.h"
 
 namespace holdfast::bench {
 namespace {

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "base/status.h"
 #include "bench/bench.h"
-#include "storage/base/status.h"
-#include "tests/sim/score.h"
+#include "testing/sim/score.h"
 
 namespace holdfast::bench {
 

@@ -3,8 +3,8 @@
 #include <fstream>
 #include <string>
 
+#include "base/mutex.h"
 #include "bench/fault_matrix.h"
-#include "storage/base/mutex.h"
 
 // Outcomes of runs in a text file, so that a matrix that takes hours can be continued, or extended
 // with more seeds. The first line holds the program's checksum, each further line holds one run.

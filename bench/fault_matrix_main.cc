@@ -18,7 +18,7 @@ namespace holdfast::bench {
 namespace {
 
 constexpr uint64_t kTuningSeed = 1;
-/// The family of jobs without overlap: rounds of computing and communication (tests/sim/trace.h).
+/// The family of jobs without overlap: rounds of computing and communication (testing/sim/trace.h).
 constexpr std::string_view kRounds = "rounds";
 /// Defaults for rank programs and for rounds, together about 40 minutes of one core.
 constexpr double kMinutes = 30;

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string>
 
-#include "storage/base/status.h"
+#include "base/status.h"
 
 namespace holdfast::bench {
 

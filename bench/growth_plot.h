@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "storage/base/status.h"
+#include "base/status.h"
 
 namespace holdfast::bench {
 

@@ -5,7 +5,7 @@
 #include <memory>
 #include <span>
 
-#include "storage/base/status.h"
+#include "base/status.h"
 #include "storage/format/seal.h"
 
 namespace holdfast::bench {

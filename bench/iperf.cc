@@ -19,8 +19,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "storage/base/clock.h"
-#include "storage/base/fd.h"
+#include "base/clock.h"
+#include "base/fd.h"
 
 namespace holdfast::bench {
 namespace {

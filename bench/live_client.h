@@ -9,7 +9,7 @@
 #include <holdfast/holdfast.hpp>
 
 #include "bench/bench.h"
-#include "deploy/local/cluster.h"
+#include "testing/cluster/cluster.h"
 
 namespace holdfast::bench {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "bench/live_client.h"
-#include "deploy/local/cluster.h"
+#include "testing/cluster/cluster.h"
 
 namespace holdfast::bench {
 

@@ -16,7 +16,7 @@
 #include "bench/bench.h"
 #include "bench/programs.h"
 #include "bench/report.h"
-#include "deploy/local/cluster.h"
+#include "testing/cluster/cluster.h"
 
 namespace holdfast::bench {
 namespace {

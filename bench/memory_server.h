@@ -8,7 +8,7 @@
 
 #include "agent/peers/tcp_server.h"
 #include "agent/peers/tcp_transport.h"
-#include "storage/base/status.h"
+#include "base/status.h"
 
 namespace holdfast::bench {
 

@@ -12,7 +12,7 @@
 #include <optional>
 #include <thread>
 
-#include "storage/base/random.h"
+#include "base/random.h"
 
 namespace holdfast::bench {
 namespace {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "bench/bench.h"
-#include "tests/sim/program/run.h"
+#include "testing/sim/program/run.h"
 
 // The fault matrix over rank programs, with simulated jobs and the real detector.
 

@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/report.h"
-#include "deploy/local/process.h"
+#include "testing/cluster/process.h"
 
 namespace holdfast::bench {
 namespace {

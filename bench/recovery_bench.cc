@@ -13,8 +13,8 @@
 
 #include "agent/workers/worker_files.h"
 #include "bench/bench.h"
-#include "deploy/local/cluster.h"
-#include "deploy/local/process.h"
+#include "testing/cluster/cluster.h"
+#include "testing/cluster/process.h"
 
 namespace holdfast::bench {
 namespace {

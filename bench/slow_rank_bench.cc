@@ -9,8 +9,8 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/bench.h"
-#include "deploy/local/cluster.h"
-#include "deploy/local/process.h"
+#include "testing/cluster/cluster.h"
+#include "testing/cluster/process.h"
 
 namespace holdfast::bench {
 namespace {

@@ -9,8 +9,8 @@
 #include <numeric>
 
 #include "bench/bench.h"
-#include "deploy/local/cluster.h"
-#include "deploy/local/training.h"
+#include "testing/cluster/cluster.h"
+#include "testing/cluster/training.h"
 
 namespace holdfast::bench {
 namespace {

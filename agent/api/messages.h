@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
-#include "storage/base/ids.h"
-#include "storage/base/status.h"
+#include "base/ids.h"
+#include "base/status.h"
 
 // The messages between a trainer and its node's agent over an AF_UNIX SEQPACKET socket: fixed-size
 // little-endian structs, one per packet, described in docs/formats/agent-protocol.md. The trainer's

@@ -10,7 +10,7 @@
 #include <ctime>
 #include <optional>
 
-#include "storage/base/clock.h"
+#include "base/clock.h"
 
 namespace holdfast::agent {
 namespace {

@@ -15,8 +15,8 @@
 #include <chrono>
 #include <cstring>
 
-#include "storage/base/clock.h"
-#include "storage/base/process.h"
+#include "base/clock.h"
+#include "base/process.h"
 
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77

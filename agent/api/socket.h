@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "storage/base/fd.h"
-#include "storage/base/status.h"
+#include "base/fd.h"
+#include "base/status.h"
 
 // SEQPACKET sockets in the file system, with credentials and descriptor passing. They connect
 // trainer and agent, and agent and keeper.

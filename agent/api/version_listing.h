@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "storage/base/status.h"
+#include "base/status.h"
 
 // The listing of a version reader: the header of the image and the extra state of each shard of the
 // version. Format: docs/formats/version-listing.md.

@@ -14,12 +14,12 @@
 
 #include "agent/arena/keeper_client.h"
 #include "agent/arena/segment.h"
-#include "storage/base/clock.h"
-#include "storage/base/config.h"
-#include "storage/base/crash_point.h"
-#include "storage/base/log.h"
-#include "storage/base/process.h"
-#include "storage/base/random.h"
+#include "base/clock.h"
+#include "base/config.h"
+#include "base/crash_point.h"
+#include "base/log.h"
+#include "base/process.h"
+#include "base/random.h"
 
 namespace holdfast::agent {
 namespace {

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "agent/api/segment_layout.h"
-#include "storage/base/ids.h"
-#include "storage/base/life.h"
-#include "storage/base/mutex.h"
+#include "base/ids.h"
+#include "base/life.h"
+#include "base/mutex.h"
 #include "storage/format/seal.h"
 
 // The memory that outlives its users. A segment is one rank's memory: a sealed memfd that trainer

@@ -12,7 +12,7 @@
 #include <cstring>
 
 #include "agent/api/messages.h"
-#include "storage/base/ids.h"
+#include "base/ids.h"
 
 namespace holdfast::agent {
 namespace {

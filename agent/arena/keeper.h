@@ -12,8 +12,8 @@
 
 #include "agent/api/socket.h"
 #include "agent/arena/keeper_protocol.h"
-#include "storage/base/fd.h"
-#include "storage/base/status.h"
+#include "base/fd.h"
+#include "base/status.h"
 
 namespace holdfast::agent {
 

@@ -14,7 +14,7 @@
 
 #include "agent/api/messages.h"
 #include "agent/api/socket.h"
-#include "storage/base/clock.h"
+#include "base/clock.h"
 
 namespace holdfast::agent {
 namespace {

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "agent/arena/keeper_protocol.h"
-#include "storage/base/fd.h"
-#include "storage/base/status.h"
+#include "base/fd.h"
+#include "base/status.h"
 
 namespace holdfast::agent {
 

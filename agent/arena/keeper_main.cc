@@ -15,7 +15,7 @@
 
 #include "agent/arena/keeper.h"
 #include "agent/arena/keeper_client.h"
-#include "storage/base/service_manager.h"
+#include "base/service_manager.h"
 
 // holdfast-keeper: see keeper.h. Reads no configuration but its arguments.
 

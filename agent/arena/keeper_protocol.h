@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "storage/base/status.h"
+#include "base/status.h"
 
 // Packets between an agent and its keeper on <run_dir>/keeper.sock: one reply to each request, in
 // order. Fixed size, little-endian. Byte layout: docs/formats/ledger.md.

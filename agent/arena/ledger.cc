@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "agent/api/messages.h"
-#include "storage/base/crash_point.h"
+#include "base/crash_point.h"
 #include "storage/format/checksum.h"
 
 namespace holdfast::agent {

@@ -5,7 +5,7 @@
 #include <span>
 
 #include "agent/arena/arena.h"
-#include "storage/base/status.h"
+#include "base/status.h"
 #include "storage/format/seal.h"
 
 namespace holdfast::agent {

@@ -13,7 +13,7 @@
 #include <limits>
 #include <optional>
 
-#include "storage/base/config.h"
+#include "base/config.h"
 
 namespace holdfast::agent {
 namespace {

@@ -6,8 +6,8 @@
 #include <string>
 #include <utility>
 
-#include "storage/base/fd.h"
-#include "storage/base/status.h"
+#include "base/fd.h"
+#include "base/status.h"
 
 namespace holdfast::agent {
 

@@ -5,9 +5,9 @@
 #include <cassert>
 #include <utility>
 
-#include "storage/base/config.h"
-#include "storage/base/crash_point.h"
-#include "storage/base/log.h"
+#include "base/config.h"
+#include "base/crash_point.h"
+#include "base/log.h"
 
 namespace holdfast::agent {
 

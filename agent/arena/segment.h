@@ -7,7 +7,7 @@
 #include "agent/arena/keeper_client.h"
 #include "agent/arena/ledger.h"
 #include "agent/arena/memory_file.h"
-#include "storage/base/mutex.h"
+#include "base/mutex.h"
 
 namespace holdfast::agent {
 

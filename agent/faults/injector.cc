@@ -18,9 +18,9 @@
 #include "agent/api/socket.h"
 #include "agent/faults/network_cut.h"
 #include "agent/workers/worker_files.h"
+#include "base/clock.h"
+#include "base/fd.h"
 #include "coordinator/faults/injector.h"
-#include "storage/base/clock.h"
-#include "storage/base/fd.h"
 
 namespace holdfast::agent {
 namespace {

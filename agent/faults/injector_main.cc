@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "agent/faults/injector.h"
-#include "storage/base/program.h"
+#include "base/program.h"
 
 // holdfast-fault: see injector.h. Started by the agent or the coordinator.
 

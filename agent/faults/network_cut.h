@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "base/status.h"
 #include "coordinator/faults/injector.h"
-#include "storage/base/status.h"
 
 // Cuts a node off from others, or slows its links to them, with a packet filter (nftables) in the
 // network namespace of this process.

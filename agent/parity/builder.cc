@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "storage/base/crash_point.h"
+#include "base/crash_point.h"
 #include "storage/erasure/code.h"
 #include "storage/parity/parity_image.h"
 

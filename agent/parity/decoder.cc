@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "storage/base/crash_point.h"
+#include "base/crash_point.h"
 #include "storage/erasure/code.h"
 #include "storage/format/checksum.h"
 #include "storage/parity/group_decoder.h"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "agent/peers/transport.h"
-#include "storage/base/mutex.h"
+#include "base/mutex.h"
 #include "storage/format/seal.h"
 #include "storage/parity/group_plan.h"
 

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "agent/peers/transport.h"
-#include "storage/base/clock.h"
-#include "storage/base/mutex.h"
+#include "base/clock.h"
+#include "base/mutex.h"
 
 namespace holdfast::agent {
 

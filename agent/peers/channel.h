@@ -9,9 +9,9 @@
 
 #include "agent/peers/frame.h"
 #include "agent/peers/tls.h"
-#include "storage/base/clock.h"
-#include "storage/base/fd.h"
-#include "storage/base/status.h"
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/status.h"
 
 namespace holdfast::agent {
 

@@ -6,8 +6,8 @@
 #include "agent/peers/tcp_server.h"
 #include "agent/peers/tcp_transport.h"
 #include "agent/peers/tls.h"
-#include "storage/base/config.h"
-#include "storage/base/status.h"
+#include "base/config.h"
+#include "base/status.h"
 
 namespace holdfast::agent {
 

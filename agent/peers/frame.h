@@ -6,7 +6,7 @@
 #include <span>
 #include <string_view>
 
-#include "storage/base/status.h"
+#include "base/status.h"
 
 namespace holdfast::agent {
 

@@ -7,8 +7,8 @@
 
 #include "agent/peers/channel.h"
 #include "agent/peers/messages.h"
-#include "storage/base/clock.h"
-#include "storage/base/status.h"
+#include "base/clock.h"
+#include "base/status.h"
 
 namespace holdfast::agent {
 

@@ -6,8 +6,8 @@
 #include <string>
 
 #include "agent/peers/channel.h"
-#include "storage/base/clock.h"
-#include "storage/base/mutex.h"
+#include "base/clock.h"
+#include "base/mutex.h"
 
 namespace holdfast::agent {
 

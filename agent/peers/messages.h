@@ -7,7 +7,7 @@
 #include <string>
 
 #include "agent/peers/transport.h"
-#include "storage/base/status.h"
+#include "base/status.h"
 
 namespace holdfast::agent {
 

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "agent/peers/pacer.h"
-#include "storage/base/clock.h"
-#include "storage/base/mutex.h"
+#include "base/clock.h"
+#include "base/mutex.h"
 
 namespace holdfast::agent {
 

@@ -3,7 +3,7 @@
 #include <chrono>
 #include <cstdint>
 
-#include "storage/base/clock.h"
+#include "base/clock.h"
 
 namespace holdfast::agent {
 

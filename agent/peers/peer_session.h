@@ -9,8 +9,8 @@
 #include "agent/peers/pace_gate.h"
 #include "agent/peers/tls.h"
 #include "agent/peers/transport.h"
-#include "storage/base/clock.h"
-#include "storage/base/mutex.h"
+#include "base/clock.h"
+#include "base/mutex.h"
 
 namespace holdfast::agent {
 

@@ -7,7 +7,7 @@
 
 #include <cerrno>
 
-#include "storage/base/fd.h"
+#include "base/fd.h"
 
 namespace holdfast::agent {
 namespace {

@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "agent/peers/sockets.h"
-#include "storage/base/status.h"
+#include "base/status.h"
 
 namespace holdfast::agent {
 

@@ -19,7 +19,7 @@
 #include <optional>
 #include <thread>
 
-#include "storage/base/mutex.h"
+#include "base/mutex.h"
 
 namespace holdfast::agent {
 namespace {

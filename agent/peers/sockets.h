@@ -1,9 +1,9 @@
 #pragma once
 
-#include "storage/base/clock.h"
-#include "storage/base/endpoint.h"
-#include "storage/base/fd.h"
-#include "storage/base/status.h"
+#include "base/clock.h"
+#include "base/endpoint.h"
+#include "base/fd.h"
+#include "base/status.h"
 
 namespace holdfast::agent {
 

@@ -15,8 +15,8 @@
 
 #include "agent/peers/handshake.h"
 #include "agent/peers/secret.h"
-#include "storage/base/ids.h"
-#include "storage/base/log.h"
+#include "base/ids.h"
+#include "base/log.h"
 
 namespace holdfast::agent {
 namespace {

@@ -14,10 +14,10 @@
 #include "agent/peers/sockets.h"
 #include "agent/peers/tls.h"
 #include "agent/peers/transport.h"
-#include "storage/base/clock.h"
-#include "storage/base/fd.h"
-#include "storage/base/mutex.h"
-#include "storage/base/status.h"
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/mutex.h"
+#include "base/status.h"
 
 namespace holdfast::agent {
 

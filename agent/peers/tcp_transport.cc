@@ -13,9 +13,9 @@
 #include "agent/peers/messages.h"
 #include "agent/peers/secret.h"
 #include "agent/peers/sockets.h"
-#include "storage/base/ids.h"
-#include "storage/base/mutex.h"
-#include "storage/base/random.h"
+#include "base/ids.h"
+#include "base/mutex.h"
+#include "base/random.h"
 
 namespace holdfast::agent {
 namespace {

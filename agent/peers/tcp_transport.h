@@ -8,8 +8,8 @@
 
 #include "agent/peers/tls.h"
 #include "agent/peers/transport.h"
-#include "storage/base/clock.h"
-#include "storage/base/status.h"
+#include "base/clock.h"
+#include "base/status.h"
 
 namespace holdfast::agent {
 

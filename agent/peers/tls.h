@@ -5,7 +5,7 @@
 #include <span>
 #include <string>
 
-#include "storage/base/status.h"
+#include "base/status.h"
 
 // Declared here, so that this header does not include OpenSSL's.
 struct ssl_ctx_st;

@@ -6,9 +6,9 @@
 #include <span>
 #include <string>
 
-#include "storage/base/clock.h"
-#include "storage/base/ids.h"
-#include "storage/base/status.h"
+#include "base/clock.h"
+#include "base/ids.h"
+#include "base/status.h"
 
 // The requests between nodes, and the interfaces on both sides of the wire. All transfers are
 // pulls: the reader is responsible for back-pressure, timeouts and retries.

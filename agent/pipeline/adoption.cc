@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "agent/pipeline/restore.h"
-#include "storage/base/log.h"
+#include "base/log.h"
 
 namespace holdfast::agent {
 

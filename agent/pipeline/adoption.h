@@ -5,7 +5,7 @@
 #include "agent/pipeline/damage_tracker.h"
 #include "agent/pipeline/executor.h"
 #include "agent/pipeline/rank_registry.h"
-#include "storage/base/mutex.h"
+#include "base/mutex.h"
 
 namespace holdfast::agent {
 

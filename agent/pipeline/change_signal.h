@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "storage/base/mutex.h"
+#include "base/mutex.h"
 
 namespace holdfast::agent {
 

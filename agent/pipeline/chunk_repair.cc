@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "agent/parity/rebuild.h"
-#include "storage/base/crash_point.h"
-#include "storage/base/log.h"
+#include "base/crash_point.h"
+#include "base/log.h"
 #include "storage/format/checksum.h"
 
 namespace holdfast::agent {

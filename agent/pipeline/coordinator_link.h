@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
+#include "base/ids.h"
+#include "base/status.h"
 #include "coordinator/contract/directives.h"
 #include "coordinator/contract/reports.h"
 #include "coordinator/contract/requests.h"
-#include "storage/base/ids.h"
-#include "storage/base/status.h"
 #include "storage/format/seal.h"
 #include "storage/volume/seen_life.h"
 

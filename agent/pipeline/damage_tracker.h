@@ -6,7 +6,7 @@
 
 #include "agent/pipeline/coordinator_link.h"
 #include "agent/pipeline/rank_registry.h"
-#include "storage/base/mutex.h"
+#include "base/mutex.h"
 #include "storage/volume/volume.h"
 
 namespace holdfast::agent {

@@ -5,7 +5,7 @@
 #include <thread>
 #include <vector>
 
-#include "storage/base/mutex.h"
+#include "base/mutex.h"
 
 namespace holdfast::agent {
 

@@ -1,6 +1,6 @@
 #include "agent/pipeline/fill_slots.h"
 
-#include "storage/base/log.h"
+#include "base/log.h"
 
 namespace holdfast::agent {
 

@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <chrono>
 
-#include "storage/base/config.h"
-#include "storage/base/job_name.h"
-#include "storage/base/log.h"
-#include "storage/base/process.h"
+#include "base/config.h"
+#include "base/job_name.h"
+#include "base/log.h"
+#include "base/process.h"
 
 namespace holdfast::agent {
 namespace {

@@ -3,8 +3,8 @@
 #include <functional>
 #include <vector>
 
-#include "storage/base/fd.h"
-#include "storage/base/mutex.h"
+#include "base/fd.h"
+#include "base/mutex.h"
 
 namespace holdfast::agent {
 

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "agent/parity/builder.h"
-#include "storage/base/crash_point.h"
-#include "storage/base/log.h"
+#include "base/crash_point.h"
+#include "base/log.h"
 #include "storage/parity/parity_image.h"
 
 namespace holdfast::agent {

@@ -14,7 +14,7 @@
 #include "agent/pipeline/rank_memory.h"
 #include "agent/pipeline/rank_registry.h"
 #include "agent/pipeline/warnings.h"
-#include "storage/base/mutex.h"
+#include "base/mutex.h"
 
 namespace holdfast::agent {
 

@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <optional>
 
-#include "storage/base/clock.h"
-#include "storage/base/status.h"
+#include "base/clock.h"
+#include "base/status.h"
 
 namespace holdfast::agent {
 

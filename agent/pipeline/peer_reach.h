@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "agent/peers/transport.h"
-#include "storage/base/clock.h"
-#include "storage/base/mutex.h"
+#include "base/clock.h"
+#include "base/mutex.h"
 #include "storage/parity/group_plan.h"
 
 namespace holdfast::agent {

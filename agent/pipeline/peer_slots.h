@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "agent/pipeline/slot_table.h"
-#include "storage/base/clock.h"
+#include "base/clock.h"
 
 namespace holdfast::agent {
 

@@ -8,7 +8,7 @@
 #include "agent/peers/transport.h"
 #include "agent/pipeline/damage_tracker.h"
 #include "agent/pipeline/rank_registry.h"
-#include "storage/base/mutex.h"
+#include "base/mutex.h"
 #include "storage/volume/volume.h"
 
 namespace holdfast::agent {

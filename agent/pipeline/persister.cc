@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "storage/base/log.h"
+#include "base/log.h"
 
 namespace holdfast::agent {
 

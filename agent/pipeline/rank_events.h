@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "storage/base/ids.h"
-#include "storage/base/status.h"
+#include "base/ids.h"
+#include "base/status.h"
 #include "storage/format/replica_sample.h"
 #include "storage/format/seal.h"
 

@@ -3,7 +3,7 @@
 #include <utility>
 #include <vector>
 
-#include "storage/base/log.h"
+#include "base/log.h"
 
 namespace holdfast::agent {
 namespace {

@@ -7,7 +7,7 @@
 #include "agent/arena/arena.h"
 #include "agent/pipeline/coordinator_link.h"
 #include "agent/pipeline/rank_registry.h"
-#include "storage/base/mutex.h"
+#include "base/mutex.h"
 
 namespace holdfast::agent {
 

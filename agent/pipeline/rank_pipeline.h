@@ -9,7 +9,7 @@
 #include "agent/pipeline/rank_events.h"
 #include "agent/pipeline/rank_slots.h"
 #include "agent/pipeline/sealer.h"
-#include "storage/base/clock.h"
+#include "base/clock.h"
 #include "storage/volume/volume.h"
 
 namespace holdfast::agent {

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "storage/base/log.h"
+#include "base/log.h"
 
 namespace holdfast::agent {
 

@@ -11,8 +11,8 @@
 #include "agent/pipeline/change_signal.h"
 #include "agent/pipeline/rank_events.h"
 #include "agent/pipeline/rank_pipeline.h"
-#include "storage/base/clock.h"
-#include "storage/base/mutex.h"
+#include "base/clock.h"
+#include "base/mutex.h"
 #include "storage/volume/seen_life.h"
 #include "storage/volume/volume.h"
 

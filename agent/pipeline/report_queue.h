@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "agent/pipeline/coordinator_link.h"
-#include "storage/base/mutex.h"
+#include "base/mutex.h"
 
 namespace holdfast::agent {
 

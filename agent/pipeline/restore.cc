@@ -10,8 +10,8 @@
 #include "agent/pipeline/chunk_repair.h"
 #include "agent/pipeline/disk_rebuild.h"
 #include "agent/pipeline/sealer.h"
-#include "storage/base/crash_point.h"
-#include "storage/base/log.h"
+#include "base/crash_point.h"
+#include "base/log.h"
 #include "storage/format/checksum.h"
 #include "storage/parity/parity_image.h"
 

@@ -8,7 +8,7 @@
 #include "agent/pipeline/damage_tracker.h"
 #include "agent/pipeline/executor.h"
 #include "agent/pipeline/memory_shards.h"
-#include "storage/base/clock.h"
+#include "base/clock.h"
 #include "storage/volume/volume.h"
 
 namespace holdfast::agent {

@@ -5,8 +5,8 @@
 #include <chrono>
 #include <utility>
 
-#include "storage/base/crash_point.h"
-#include "storage/base/log.h"
+#include "base/crash_point.h"
+#include "base/log.h"
 
 namespace holdfast::agent {
 namespace {

@@ -3,7 +3,7 @@
 #include <chrono>
 #include <utility>
 
-#include "storage/base/log.h"
+#include "base/log.h"
 
 namespace holdfast::agent {
 

@@ -7,9 +7,9 @@
 
 #include "agent/pipeline/damage_tracker.h"
 #include "agent/pipeline/memory_shards.h"
-#include "storage/base/clock.h"
-#include "storage/base/ids.h"
-#include "storage/base/mutex.h"
+#include "base/clock.h"
+#include "base/ids.h"
+#include "base/mutex.h"
 #include "storage/volume/volume.h"
 
 namespace holdfast::agent {

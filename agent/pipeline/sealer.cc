@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "storage/base/crash_point.h"
-#include "storage/base/log.h"
+#include "base/crash_point.h"
+#include "base/log.h"
 #include "storage/format/checksum.h"
 #include "storage/format/image.h"
 

@@ -4,7 +4,7 @@
 
 #include "agent/pipeline/rank_events.h"
 #include "agent/pipeline/save_slots.h"
-#include "storage/base/clock.h"
+#include "base/clock.h"
 
 namespace holdfast::agent {
 

@@ -12,7 +12,7 @@
 #include "agent/api/socket.h"
 #include "agent/pipeline/coordinator_link.h"
 #include "agent/pipeline/rank_pipeline.h"
-#include "storage/base/clock.h"
+#include "base/clock.h"
 
 namespace holdfast::agent {
 

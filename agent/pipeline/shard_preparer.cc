@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "agent/pipeline/restore.h"
-#include "storage/base/log.h"
+#include "base/log.h"
 #include "storage/parity/parity_image.h"
 
 namespace holdfast::agent {

@@ -4,7 +4,7 @@
 #include <optional>
 #include <utility>
 
-#include "storage/base/log.h"
+#include "base/log.h"
 
 namespace holdfast::agent {
 namespace {

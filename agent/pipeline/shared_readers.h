@@ -7,7 +7,7 @@
 
 #include "agent/pipeline/executor.h"
 #include "agent/pipeline/version_reader.h"
-#include "storage/base/mutex.h"
+#include "base/mutex.h"
 
 namespace holdfast::agent {
 

@@ -9,7 +9,7 @@
 #include "agent/pipeline/coordinator_link.h"
 #include "agent/pipeline/disk_pace.h"
 #include "agent/pipeline/slot_policy.h"
-#include "storage/base/mutex.h"
+#include "base/mutex.h"
 
 namespace holdfast::agent {
 

@@ -4,8 +4,8 @@
 
 #include "agent/pipeline/session.h"
 #include "agent/pipeline/trainer_record.h"
-#include "storage/base/log.h"
-#include "storage/base/process.h"
+#include "base/log.h"
+#include "base/process.h"
 
 namespace holdfast::agent {
 namespace {

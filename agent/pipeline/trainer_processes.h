@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "agent/pipeline/rank_registry.h"
-#include "storage/base/fd.h"
-#include "storage/base/ids.h"
+#include "base/fd.h"
+#include "base/ids.h"
 
 namespace holdfast::agent {
 

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "storage/base/ids.h"
-#include "storage/base/status.h"
+#include "base/ids.h"
+#include "base/status.h"
 
 // The record of which process has which rank's memory mapped. With it, a restarted agent still
 // refuses a second process while the first is alive. The file is in the run directory and is valid

@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "storage/base/log.h"
-#include "storage/base/process.h"
+#include "base/log.h"
+#include "base/process.h"
 
 namespace holdfast::agent {
 namespace {

@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "agent/parity/rebuild.h"
-#include "storage/base/log.h"
+#include "base/log.h"
 #include "storage/format/checksum.h"
 #include "storage/format/image.h"
 

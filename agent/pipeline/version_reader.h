@@ -10,7 +10,7 @@
 
 #include "agent/api/version_listing.h"
 #include "agent/pipeline/restore_tools.h"
-#include "storage/base/mutex.h"
+#include "base/mutex.h"
 
 namespace holdfast::agent {
 

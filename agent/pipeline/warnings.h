@@ -4,7 +4,7 @@
 #include <string>
 
 #include "agent/pipeline/coordinator_link.h"
-#include "storage/base/mutex.h"
+#include "base/mutex.h"
 
 namespace holdfast::agent {
 

@@ -5,7 +5,7 @@
 
 #include <csignal>
 
-#include "storage/base/log.h"
+#include "base/log.h"
 
 namespace holdfast::agent {
 namespace {

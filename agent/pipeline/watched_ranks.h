@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "agent/telemetry/table_reader.h"
-#include "storage/base/fd.h"
-#include "storage/base/ids.h"
-#include "storage/base/mutex.h"
-#include "storage/base/process.h"
+#include "base/fd.h"
+#include "base/ids.h"
+#include "base/mutex.h"
+#include "base/process.h"
 
 namespace holdfast::agent {
 

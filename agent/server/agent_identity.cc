@@ -10,10 +10,10 @@
 #include <cstdio>
 #include <optional>
 
-#include "storage/base/fd.h"
-#include "storage/base/job_name.h"
-#include "storage/base/log.h"
-#include "storage/base/random.h"
+#include "base/fd.h"
+#include "base/job_name.h"
+#include "base/log.h"
+#include "base/random.h"
 #include "storage/format/checksum.h"
 
 namespace holdfast::agent {

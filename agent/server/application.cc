@@ -26,11 +26,11 @@
 #include "agent/server/telemetry_sender.h"
 #include "agent/telemetry/gpu_watch.h"
 #include "agent/workers/manager.h"
-#include "coordinator/metrics/metrics_server.h"
-#include "storage/base/endpoint.h"
-#include "storage/base/fd.h"
-#include "storage/base/log.h"
-#include "storage/base/process.h"
+#include "base/endpoint.h"
+#include "base/fd.h"
+#include "base/log.h"
+#include "base/metrics/metrics_server.h"
+#include "base/process.h"
 #include "storage/volume/volume.h"
 
 namespace holdfast::agent {

@@ -5,8 +5,8 @@
 #include <memory>
 
 #include "agent/server/config.h"
-#include "storage/base/service_manager.h"
-#include "storage/base/status.h"
+#include "base/service_manager.h"
+#include "base/status.h"
 
 namespace holdfast::agent {
 

@@ -8,8 +8,8 @@
 #include <set>
 
 #include "agent/api/segment_layout.h"
-#include "storage/base/endpoint.h"
-#include "storage/base/ids.h"
+#include "base/endpoint.h"
+#include "base/ids.h"
 
 namespace holdfast::agent {
 namespace {

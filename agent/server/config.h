@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "agent/peers/config.h"
+#include "base/config.h"
+#include "base/log.h"
+#include "base/metrics/metrics_options.h"
 #include "coordinator/api/channel.h"
-#include "coordinator/metrics/metrics_options.h"
-#include "storage/base/config.h"
-#include "storage/base/log.h"
 
 namespace holdfast::agent {
 

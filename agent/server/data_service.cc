@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "agent/pipeline/rank_status.h"
+#include "base/log.h"
 #include "coordinator/api/convert.h"
-#include "storage/base/log.h"
 #include "storage/format/checksum.h"
 
 namespace holdfast::agent {

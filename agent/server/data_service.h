@@ -8,7 +8,7 @@
 #include "agent/pipeline/node.h"
 #include "agent/server/injector.h"
 #include "agent/workers/manager.h"
-#include "storage/base/mutex.h"
+#include "base/mutex.h"
 #include "storage/volume/volume.h"
 
 namespace holdfast::agent {

@@ -7,10 +7,10 @@
 #include <thread>
 
 #include "agent/api/agent.grpc.pb.h"
+#include "base/clock.h"
+#include "base/endpoint.h"
+#include "base/mutex.h"
 #include "coordinator/api/convert.h"
-#include "storage/base/clock.h"
-#include "storage/base/endpoint.h"
-#include "storage/base/mutex.h"
 #include "storage/format/checksum.h"
 
 namespace holdfast::agent {

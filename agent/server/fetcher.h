@@ -5,8 +5,8 @@
 #include <string>
 
 #include "agent/pipeline/coordinator_link.h"
+#include "base/mutex.h"
 #include "coordinator/api/channel.h"
-#include "storage/base/mutex.h"
 
 namespace holdfast::agent {
 

@@ -5,11 +5,11 @@
 
 #include <algorithm>
 
+#include "base/clock.h"
+#include "base/crash_point.h"
+#include "base/log.h"
 #include "coordinator/api/convert.h"
 #include "coordinator/api/run_convert.h"
-#include "storage/base/clock.h"
-#include "storage/base/crash_point.h"
-#include "storage/base/log.h"
 
 namespace holdfast::agent {
 namespace {

@@ -13,10 +13,10 @@
 #include "agent/pipeline/coordinator_link.h"
 #include "agent/pipeline/report_queue.h"
 #include "agent/workers/manager.h"
+#include "base/clock.h"
+#include "base/mutex.h"
 #include "coordinator/api/channel.h"
 #include "coordinator/api/coordinator.grpc.pb.h"
-#include "storage/base/clock.h"
-#include "storage/base/mutex.h"
 #include "storage/volume/seen_life.h"
 
 namespace holdfast::agent {

@@ -15,11 +15,11 @@
 #include <memory>
 
 #include "agent/faults/network_cut.h"
-#include "storage/base/config.h"
-#include "storage/base/endpoint.h"
-#include "storage/base/fd.h"
-#include "storage/base/log.h"
-#include "storage/base/random.h"
+#include "base/config.h"
+#include "base/endpoint.h"
+#include "base/fd.h"
+#include "base/log.h"
+#include "base/random.h"
 #include "storage/volume/layout.h"
 
 namespace holdfast::agent {

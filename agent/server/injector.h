@@ -7,9 +7,9 @@
 
 #include "agent/api/agent.pb.h"
 #include "agent/pipeline/watched_ranks.h"
+#include "base/ids.h"
+#include "base/mutex.h"
 #include "coordinator/faults/injector.h"
-#include "storage/base/ids.h"
-#include "storage/base/mutex.h"
 #include "storage/volume/volume.h"
 
 namespace holdfast::agent {

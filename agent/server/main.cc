@@ -1,5 +1,5 @@
 #include "agent/server/application.h"
-#include "storage/base/program.h"
+#include "base/program.h"
 
 int main(int argc, char** argv) {
   holdfast::agent::AgentConfig config;

@@ -8,7 +8,7 @@
 #include "agent/server/telemetry_sender.h"
 #include "agent/telemetry/gpu_watch.h"
 #include "agent/workers/manager.h"
-#include "coordinator/metrics/metrics_page.h"
+#include "base/metrics/metrics_page.h"
 #include "storage/volume/volume.h"
 
 namespace holdfast::agent {

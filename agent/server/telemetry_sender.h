@@ -9,9 +9,9 @@
 #include "agent/pipeline/node.h"
 #include "agent/server/observation_filter.h"
 #include "agent/telemetry/gpu_watch.h"
+#include "base/mutex.h"
+#include "base/status.h"
 #include "coordinator/api/coordinator.pb.h"
-#include "storage/base/mutex.h"
-#include "storage/base/status.h"
 
 namespace holdfast::agent {
 

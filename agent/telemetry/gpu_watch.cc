@@ -9,8 +9,8 @@
 #include <thread>
 
 #include "agent/telemetry/nvml.h"
-#include "storage/base/log.h"
-#include "storage/base/mutex.h"
+#include "base/log.h"
+#include "base/mutex.h"
 
 namespace holdfast::agent {
 namespace {

@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <string>
 
-#include "storage/base/status.h"
+#include "base/status.h"
 
 // The functions of NVIDIA's management library (libnvidia-ml.so.1, part of the driver) that report
 // errors of GPUs. The build needs neither its header nor the library: the declarations follow the

@@ -7,7 +7,7 @@
 
 #include "agent/api/segment_layout.h"
 #include "agent/telemetry/rank_telemetry.h"
-#include "storage/base/status.h"
+#include "base/status.h"
 
 namespace holdfast::agent {
 

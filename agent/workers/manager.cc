@@ -15,8 +15,8 @@
 #include <filesystem>
 
 #include "agent/api/socket.h"
-#include "storage/base/log.h"
-#include "storage/base/process.h"
+#include "base/log.h"
+#include "base/process.h"
 
 namespace holdfast::agent {
 namespace {

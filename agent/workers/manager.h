@@ -10,12 +10,12 @@
 
 #include "agent/workers/worker.h"
 #include "agent/workers/worker_files.h"
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/mutex.h"
+#include "base/status.h"
 #include "coordinator/contract/directives.h"
 #include "coordinator/contract/reports.h"
-#include "storage/base/clock.h"
-#include "storage/base/fd.h"
-#include "storage/base/mutex.h"
-#include "storage/base/status.h"
 
 namespace holdfast::agent {
 

@@ -17,8 +17,8 @@
 
 #include "agent/api/socket.h"
 #include "agent/workers/worker_files.h"
-#include "storage/base/fd.h"
-#include "storage/base/process.h"
+#include "base/fd.h"
+#include "base/process.h"
 
 namespace holdfast::agent {
 namespace {

@@ -2,7 +2,7 @@
 #include <string_view>
 
 #include "agent/workers/shim.h"
-#include "storage/base/program.h"
+#include "base/program.h"
 
 // holdfast-shim: see shim.h. Started by the agent.
 

@@ -4,10 +4,10 @@
 #include <string>
 #include <vector>
 
+#include "base/ids.h"
+#include "base/process.h"
 #include "coordinator/contract/directives.h"
 #include "coordinator/contract/limits.h"
-#include "storage/base/ids.h"
-#include "storage/base/process.h"
 
 namespace holdfast::agent {
 

@@ -9,7 +9,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "storage/base/fd.h"
+#include "base/fd.h"
 
 namespace holdfast::agent {
 namespace {

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "agent/workers/worker.h"
-#include "storage/base/status.h"
+#include "base/status.h"
 
 // The files in a worker's folder. They are valid for one boot of the machine, so they are not
 // synced. Each file is renamed to its final name when it is complete.

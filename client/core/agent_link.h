@@ -12,11 +12,11 @@
 #include <thread>
 
 #include "agent/api/messages.h"
+#include "base/fd.h"
+#include "base/mutex.h"
+#include "base/status.h"
 #include "client/core/segment_mapping.h"
 #include "client/core/threads.h"
-#include "storage/base/fd.h"
-#include "storage/base/mutex.h"
-#include "storage/base/status.h"
 
 namespace holdfast::client {
 

@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "agent/api/messages.h"
+#include "base/status.h"
 #include "client/core/client.h"
-#include "storage/base/status.h"
 
 // Helpers that the files implementing holdfast.h share.
 

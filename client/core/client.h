@@ -13,15 +13,15 @@
 #include <thread>
 #include <vector>
 
+#include "base/ids.h"
+#include "base/mutex.h"
+#include "base/status.h"
 #include "client/core/agent_link.h"
 #include "client/core/collectives.h"
 #include "client/core/copier.h"
 #include "client/core/options.h"
 #include "client/core/phase_hints.h"
 #include "client/core/version_reader.h"
-#include "storage/base/ids.h"
-#include "storage/base/mutex.h"
-#include "storage/base/status.h"
 #include "storage/format/image.h"
 
 namespace holdfast::client {

@@ -13,7 +13,7 @@
 #include <string>
 #include <thread>
 
-#include "storage/base/mutex.h"
+#include "base/mutex.h"
 
 namespace holdfast::client {
 namespace {

@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "agent/api/segment_layout.h"
-#include "storage/base/status.h"
+#include "base/status.h"
 #include "storage/collective/collective.h"
 
 namespace holdfast::client {

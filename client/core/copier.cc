@@ -7,9 +7,9 @@
 #include <unordered_map>
 #include <utility>
 
+#include "base/crash_point.h"
 #include "client/core/stream_copy.h"
 #include "client/core/threads.h"
-#include "storage/base/crash_point.h"
 
 namespace holdfast::client {
 namespace {

@@ -10,9 +10,9 @@
 #include <string_view>
 #include <vector>
 
+#include "base/status.h"
 #include "client/core/device_copier.h"
 #include "client/core/options.h"
-#include "storage/base/status.h"
 #include "storage/format/image.h"
 
 // Copies between tensors and slots. The calling thread copies host tensors. The device copier's own

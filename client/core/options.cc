@@ -7,9 +7,9 @@
 #include <optional>
 
 #include "agent/api/segment_layout.h"
-#include "storage/base/ids.h"
-#include "storage/base/job_name.h"
-#include "storage/base/random.h"
+#include "base/ids.h"
+#include "base/job_name.h"
+#include "base/random.h"
 
 namespace holdfast::client {
 namespace {

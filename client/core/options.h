@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "storage/base/status.h"
+#include "base/status.h"
 #include "storage/format/image.h"
 
 // The arguments of the C interface, checked, copied and with defaults filled in. The only place

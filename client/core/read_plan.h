@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "base/status.h"
 #include "client/core/options.h"
-#include "storage/base/status.h"
 #include "storage/format/image.h"
 #include "storage/format/overlap.h"
 

@@ -8,7 +8,7 @@
 
 #include "agent/api/messages.h"
 #include "agent/api/segment_layout.h"
-#include "storage/base/status.h"
+#include "base/status.h"
 
 namespace holdfast::client {
 

@@ -4,11 +4,11 @@
 #include <functional>
 #include <thread>
 
-#include "storage/base/status.h"
+#include "base/status.h"
 
 namespace holdfast::client {
 
-// Not storage/base's Clock: its object is destroyed at exit, while this library's threads run in
+// Not base's Clock: its object is destroyed at exit, while this library's threads run in
 // the user's process until it ends.
 using MonotonicTime = std::chrono::steady_clock::time_point;
 inline MonotonicTime MonotonicNow() { return std::chrono::steady_clock::now(); }

@@ -11,11 +11,11 @@
 #include <string>
 #include <vector>
 
+#include "base/ids.h"
+#include "base/mutex.h"
 #include "client/core/agent_link.h"
 #include "client/core/options.h"
 #include "client/core/read_plan.h"
-#include "storage/base/ids.h"
-#include "storage/base/mutex.h"
 
 namespace holdfast::client {
 

@@ -12,11 +12,11 @@
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
+#include "base/status.h"
 #include "client/core/device_copier.h"
 #include "client/cuda/copy_groups.h"
 #include "client/cuda/driver.h"
-#include "storage/base/mutex.h"
-#include "storage/base/status.h"
 
 using holdfast::ErrorCode;
 using holdfast::cuda::CopyGroup;

@@ -10,7 +10,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "storage/base/fd.h"
+#include "base/fd.h"
 
 namespace holdfast::coord {
 namespace {

@@ -5,8 +5,8 @@
 #include <memory>
 #include <string>
 
-#include "storage/base/endpoint.h"
-#include "storage/base/status.h"
+#include "base/endpoint.h"
+#include "base/status.h"
 
 namespace holdfast::coord {
 

@@ -6,9 +6,9 @@
 #include <charconv>
 #include <limits>
 
+#include "base/endpoint.h"
 #include "coordinator/contract/limits.h"
 #include "coordinator/contract/text.h"
-#include "storage/base/endpoint.h"
 #include "storage/erasure/coding_tables.h"
 
 namespace holdfast::coord {

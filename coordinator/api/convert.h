@@ -5,11 +5,11 @@
 #include <optional>
 #include <string>
 
+#include "base/status.h"
 #include "coordinator/api/coordinator.pb.h"
 #include "coordinator/contract/directives.h"
 #include "coordinator/contract/reports.h"
 #include "coordinator/contract/requests.h"
-#include "storage/base/status.h"
 
 // Conversion between coordinator.proto (namespace holdfast::coordinator) and the plain values of
 // coordinator/contract. FromProto checks names, tiers, ranks, worlds and groups; the values it

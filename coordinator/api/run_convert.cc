@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <climits>
 
+#include "base/job_name.h"
 #include "coordinator/api/convert.h"
 #include "coordinator/contract/limits.h"
 #include "coordinator/contract/text.h"
-#include "storage/base/job_name.h"
 
 namespace holdfast::coord {
 namespace {

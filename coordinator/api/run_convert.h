@@ -1,10 +1,10 @@
 #pragma once
 
+#include "base/status.h"
 #include "coordinator/api/coordinator.pb.h"
 #include "coordinator/contract/directives.h"
 #include "coordinator/contract/reports.h"
 #include "coordinator/contract/runs.h"
-#include "storage/base/status.h"
 
 // Conversion of runs and workers between coordinator.proto and coordinator/contract. As in
 // convert.h, FromProto checks all values.

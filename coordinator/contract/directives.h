@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "storage/base/ids.h"
+#include "base/ids.h"
 #include "storage/parity/group_plan.h"
 
 // Directives of the coordinator to an agent.

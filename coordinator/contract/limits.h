@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "storage/base/ids.h"
+#include "base/ids.h"
 
 // Limits of the values that agents and the coordinator exchange. The conversion from the wire form
 // enforces them. The limits of parity groups are in storage/parity/group_plan.h.

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "storage/base/ids.h"
-#include "storage/base/life.h"
-#include "storage/base/status.h"
+#include "base/ids.h"
+#include "base/life.h"
+#include "base/status.h"
 #include "storage/format/replica_sample.h"
 
 // Reports of an agent to the coordinator. Replica reports list the shards that a node has. The

@@ -4,9 +4,9 @@
 #include <memory>
 #include <vector>
 
+#include "base/clock.h"
 #include "coordinator/detect/records.h"
 #include "coordinator/detect/verdict.h"
-#include "storage/base/clock.h"
 
 namespace holdfast::detect {
 

@@ -3,9 +3,9 @@
 #include <array>
 #include <bit>
 
+#include "base/clock.h"
 #include "coordinator/detect/records.h"
 #include "coordinator/detect/robust.h"
-#include "storage/base/clock.h"
 
 // The usual lengths of marked phases, and the length beyond which a phase no longer excuses a rank.
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "storage/base/ids.h"
+#include "base/ids.h"
 #include "storage/collective/collective.h"
 
 // The records that agents report about a running job: plain values, the input of the detector. Each

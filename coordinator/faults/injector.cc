@@ -14,8 +14,8 @@
 #include <fstream>
 #include <optional>
 
-#include "storage/base/clock.h"
-#include "storage/base/fd.h"
+#include "base/clock.h"
+#include "base/fd.h"
 
 extern char** environ;
 

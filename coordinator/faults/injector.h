@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "storage/base/process.h"
-#include "storage/base/status.h"
+#include "base/process.h"
+#include "base/status.h"
 
 // The request to a fault injector, and how to start and stop one. The injector is a separate
 // process (`agent/faults`): it injects one fault into other processes or the node, and then reverts

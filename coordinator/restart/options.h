@@ -3,8 +3,8 @@
 #include <chrono>
 #include <cstdint>
 
+#include "base/life.h"
 #include "coordinator/contract/runs.h"
-#include "storage/base/life.h"
 
 namespace holdfast::coord {
 

@@ -11,11 +11,11 @@
 #include <memory>
 #include <string>
 
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/log.h"
+#include "base/service_manager.h"
 #include "coordinator/server/coordinator_server.h"
-#include "storage/base/clock.h"
-#include "storage/base/fd.h"
-#include "storage/base/log.h"
-#include "storage/base/service_manager.h"
 
 namespace holdfast::coord {
 namespace {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <iterator>
 
-#include "storage/base/crash_point.h"
-#include "storage/base/log.h"
+#include "base/crash_point.h"
+#include "base/log.h"
 
 namespace holdfast::coord {
 namespace {

@@ -9,12 +9,12 @@
 #include <thread>
 #include <vector>
 
+#include "base/clock.h"
+#include "base/mutex.h"
 #include "coordinator/restart/supervisor.h"
 #include "coordinator/server/attendance.h"
 #include "coordinator/state/state.h"
 #include "coordinator/store/catalog.h"
-#include "storage/base/clock.h"
-#include "storage/base/mutex.h"
 
 namespace holdfast::coord {
 

@@ -6,9 +6,9 @@
 #include <functional>
 #include <memory>
 
+#include "base/mutex.h"
 #include "coordinator/api/coordinator.grpc.pb.h"
 #include "coordinator/server/applier.h"
-#include "storage/base/mutex.h"
 
 namespace holdfast::coord {
 

@@ -6,8 +6,8 @@
 #include <span>
 #include <string>
 
+#include "base/mutex.h"
 #include "coordinator/state/events.h"
-#include "storage/base/mutex.h"
 
 namespace holdfast::coord {
 

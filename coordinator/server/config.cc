@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include "storage/base/endpoint.h"
-#include "storage/base/ids.h"
+#include "base/endpoint.h"
+#include "base/ids.h"
 #include "storage/erasure/coding_tables.h"
 
 namespace holdfast::coord {

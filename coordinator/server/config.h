@@ -3,11 +3,11 @@
 #include <cstdint>
 #include <string>
 
+#include "base/config.h"
+#include "base/log.h"
+#include "base/metrics/metrics_options.h"
 #include "coordinator/api/channel.h"
 #include "coordinator/contract/runs.h"
-#include "coordinator/metrics/metrics_options.h"
-#include "storage/base/config.h"
-#include "storage/base/log.h"
 
 namespace holdfast::coord {
 

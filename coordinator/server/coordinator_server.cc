@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
+#include "base/log.h"
+#include "base/random.h"
 #include "coordinator/server/metrics.h"
 #include "coordinator/store/rocks_store.h"
-#include "storage/base/log.h"
-#include "storage/base/random.h"
 
 namespace holdfast::coord {
 namespace {

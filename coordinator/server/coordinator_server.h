@@ -5,7 +5,7 @@
 #include <functional>
 #include <memory>
 
-#include "coordinator/metrics/metrics_server.h"
+#include "base/metrics/metrics_server.h"
 #include "coordinator/server/applier.h"
 #include "coordinator/server/config.h"
 #include "coordinator/server/restart_command.h"

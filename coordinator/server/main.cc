@@ -4,9 +4,9 @@
 #include <string>
 #include <string_view>
 
+#include "base/program.h"
 #include "coordinator/server/application.h"
 #include "coordinator/store/backup.h"
-#include "storage/base/program.h"
 
 namespace {
 /// Removes "--backup-to DIR" from the arguments and returns DIR; empty if the option is absent.

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "coordinator/metrics/metrics_page.h"
+#include "base/metrics/metrics_page.h"
 #include "coordinator/server/applier.h"
 #include "coordinator/server/watcher.h"
 

@@ -4,11 +4,11 @@
 
 #include <algorithm>
 
+#include "base/endpoint.h"
+#include "base/job_name.h"
 #include "coordinator/api/convert.h"
 #include "coordinator/api/run_convert.h"
 #include "coordinator/contract/text.h"
-#include "storage/base/endpoint.h"
-#include "storage/base/job_name.h"
 
 namespace holdfast::coord {
 namespace {

@@ -11,7 +11,7 @@
 #include <cstring>
 #include <utility>
 
-#include "storage/base/log.h"
+#include "base/log.h"
 
 namespace holdfast::coord {
 namespace {

@@ -8,9 +8,9 @@
 #include <thread>
 #include <vector>
 
+#include "base/clock.h"
+#include "base/mutex.h"
 #include "coordinator/state/run_records.h"
-#include "storage/base/clock.h"
-#include "storage/base/mutex.h"
 
 namespace holdfast::coord {
 

@@ -4,14 +4,14 @@
 
 #include <atomic>
 
+#include "base/endpoint.h"
+#include "base/log.h"
 #include "coordinator/api/convert.h"
 #include "coordinator/api/run_convert.h"
 #include "coordinator/server/answers.h"
 #include "coordinator/server/attach_stream.h"
 #include "coordinator/server/calls.h"
 #include "coordinator/server/requests.h"
-#include "storage/base/endpoint.h"
-#include "storage/base/log.h"
 
 namespace holdfast::coord {
 namespace {

@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
+#include "base/log.h"
 #include "coordinator/api/telemetry_convert.h"
-#include "storage/base/log.h"
 
 namespace holdfast::coord {
 namespace {

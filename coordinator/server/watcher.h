@@ -8,12 +8,12 @@
 #include <thread>
 #include <vector>
 
+#include "base/clock.h"
+#include "base/mutex.h"
 #include "coordinator/api/coordinator.pb.h"
 #include "coordinator/detect/detector.h"
 #include "coordinator/restart/run_events.h"
 #include "coordinator/server/attendance.h"
-#include "storage/base/clock.h"
-#include "storage/base/mutex.h"
 #include "storage/collective/collective.h"
 
 namespace holdfast::coord {

@@ -5,11 +5,11 @@
 #include <variant>
 #include <vector>
 
+#include "base/clock.h"
 #include "coordinator/contract/directives.h"
 #include "coordinator/contract/reports.h"
 #include "coordinator/state/records.h"
 #include "coordinator/state/run_records.h"
-#include "storage/base/clock.h"
 
 // The inputs of State (events) and its outputs (effects).
 

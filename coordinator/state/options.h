@@ -3,9 +3,9 @@
 #include <chrono>
 #include <string>
 
+#include "base/ids.h"
+#include "base/life.h"
 #include "coordinator/state/groups.h"
-#include "storage/base/ids.h"
-#include "storage/base/life.h"
 
 namespace holdfast::coord {
 

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "base/ids.h"
 #include "coordinator/state/run_records.h"
-#include "storage/base/ids.h"
 #include "storage/parity/group_plan.h"
 
 // The coordinator's persistent records. They hold decisions only: which replicas exist is never

@@ -4,10 +4,10 @@
 #include <string>
 #include <vector>
 
+#include "base/ids.h"
+#include "base/life.h"
 #include "coordinator/contract/limits.h"
 #include "coordinator/contract/runs.h"
-#include "storage/base/ids.h"
-#include "storage/base/life.h"
 
 // The coordinator's persistent records of runs, incidents, quarantined nodes and suspect nodes.
 

@@ -4,10 +4,10 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "coordinator/contract/directives.h"
 #include "coordinator/contract/reports.h"
 #include "coordinator/state/records.h"
-#include "storage/base/clock.h"
 
 // The answers to operators about the state, as plain values.
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <set>
 
-#include "storage/base/ids.h"
+#include "base/ids.h"
 
 namespace holdfast::coord {
 

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "storage/base/status.h"
+#include "base/status.h"
 
 namespace holdfast::coord {
 

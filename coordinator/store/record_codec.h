@@ -3,8 +3,8 @@
 #include <string>
 #include <string_view>
 
+#include "base/status.h"
 #include "coordinator/state/records.h"
-#include "storage/base/status.h"
 
 // Keys and values of the metadata, as docs/formats/metadata.md describes them. A checksum covers
 // each value together with its key, so that damage and misplacement are both detected.

@@ -4,7 +4,7 @@
 
 #include <charconv>
 
-#include "storage/base/ids.h"
+#include "base/ids.h"
 #include "storage/format/checksum.h"
 
 namespace holdfast::coord {

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "storage/base/status.h"
+#include "base/status.h"
 
 // The framing of all stored values: format, message, checksum over key, format and message.
 

@@ -10,7 +10,7 @@
 
 #include <filesystem>
 
-#include "storage/base/fd.h"
+#include "base/fd.h"
 
 namespace holdfast::coord {
 namespace {

@@ -10,11 +10,11 @@
 #include <fstream>
 #include <optional>
 
+#include "base/config.h"
 #include "deploy/demo/report.h"
-#include "deploy/local/cluster.h"
-#include "deploy/local/small_disk.h"
-#include "deploy/local/training.h"
-#include "storage/base/config.h"
+#include "testing/cluster/cluster.h"
+#include "testing/cluster/small_disk.h"
+#include "testing/cluster/training.h"
 
 namespace holdfast::demo {
 namespace {

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "storage/base/ids.h"
+#include "base/ids.h"
 
 // What a rank records about its operations: collectives, sends and receives. The recorder
 // (client/core), the shared table (agent/api), the agent (agent/telemetry), the messages to the

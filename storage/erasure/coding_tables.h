@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "storage/base/status.h"
+#include "base/status.h"
 
 namespace holdfast {
 

@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "storage/base/status.h"
+#include "base/status.h"
 #include "storage/erasure/survivability.h"
 
 namespace holdfast {

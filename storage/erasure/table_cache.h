@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "storage/base/mutex.h"
+#include "base/mutex.h"
 #include "storage/erasure/coding_tables.h"
 
 namespace holdfast {

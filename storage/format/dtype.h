@@ -4,7 +4,7 @@
 #include <span>
 #include <string_view>
 
-#include "storage/base/status.h"
+#include "base/status.h"
 
 namespace holdfast {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "storage/base/ids.h"
+#include "base/ids.h"
 #include "storage/format/dtype.h"
 
 // The text of a safetensors header, written piece by piece. Private to storage/format.

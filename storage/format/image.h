@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "storage/base/ids.h"
+#include "base/ids.h"
 #include "storage/format/dtype.h"
 
 // The image of a shard: a valid safetensors file whose data begins at a multiple of 4096. A slot,

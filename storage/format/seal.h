@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "storage/base/ids.h"
-#include "storage/base/life.h"
+#include "base/ids.h"
+#include "base/life.h"
 #include "storage/format/checksum.h"
 
 // The sidecar of a shard: identity, length, chunk checksums and, on disk, its parts. A shard is

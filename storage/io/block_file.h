@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "storage/base/status.h"
+#include "base/status.h"
 
 // Files and directories for durable storage. Three variants pass the same contract tests: io_uring
 // with O_DIRECT, posix (where the kernel or file system refuses those), and simulated.

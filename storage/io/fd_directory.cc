@@ -14,7 +14,7 @@
 #include <cstdlib>
 #include <memory>
 
-#include "storage/base/crash_point.h"
+#include "base/crash_point.h"
 #include "storage/io/path.h"
 
 namespace holdfast {

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "storage/base/fd.h"
+#include "base/fd.h"
 #include "storage/io/block_file.h"
 
 namespace holdfast {

@@ -1,4 +1,4 @@
-#include "storage/base/log.h"
+#include "base/log.h"
 #include "storage/io/block_file.h"
 #include "storage/io/fd_directory.h"
 #include "storage/io/posix_directory.h"

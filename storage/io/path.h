@@ -4,7 +4,7 @@
 #include <string_view>
 #include <utility>
 
-#include "storage/base/status.h"
+#include "base/status.h"
 
 namespace holdfast {
 

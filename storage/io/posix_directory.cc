@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "storage/base/crash_point.h"
+#include "base/crash_point.h"
 #include "storage/io/queue_rules.h"
 
 namespace holdfast {

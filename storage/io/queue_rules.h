@@ -6,7 +6,7 @@
 #include <span>
 #include <string>
 
-#include "storage/base/status.h"
+#include "base/status.h"
 
 // The rules for queued operations of all BlockFile variants.
 

@@ -6,8 +6,8 @@
 #include <cerrno>
 #include <utility>
 
-#include "storage/base/crash_point.h"
-#include "storage/base/log.h"
+#include "base/crash_point.h"
+#include "base/log.h"
 #include "storage/io/fd_directory.h"
 
 namespace holdfast {

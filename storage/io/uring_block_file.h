@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "storage/base/fd.h"
+#include "base/fd.h"
 #include "storage/io/block_file.h"
 #include "storage/io/queue_rules.h"
 #include "storage/io/uring_pool.h"

@@ -7,8 +7,8 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "storage/base/log.h"
-#include "storage/base/random.h"
+#include "base/log.h"
+#include "base/random.h"
 #include "storage/io/uring_block_file.h"
 
 namespace holdfast {

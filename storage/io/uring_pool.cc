@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "storage/base/log.h"
+#include "base/log.h"
 #include "storage/io/block_file.h"
 #include "storage/io/queue_rules.h"
 

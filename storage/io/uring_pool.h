@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "storage/base/mutex.h"
-#include "storage/base/status.h"
+#include "base/mutex.h"
+#include "base/status.h"
 
 namespace holdfast {
 

@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
-#include "storage/base/ids.h"
-#include "storage/base/status.h"
+#include "base/ids.h"
+#include "base/status.h"
 #include "storage/erasure/stripe_layout.h"
 
 namespace holdfast {

@@ -6,7 +6,7 @@
 #include <memory>
 #include <span>
 
-#include "storage/base/status.h"
+#include "base/status.h"
 
 namespace holdfast {
 

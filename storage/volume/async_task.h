@@ -4,7 +4,7 @@
 #include <future>
 #include <system_error>
 
-#include "storage/base/status.h"
+#include "base/status.h"
 
 namespace holdfast {
 

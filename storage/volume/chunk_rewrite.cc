@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <string>
 
-#include "storage/base/crash_point.h"
+#include "base/crash_point.h"
 #include "storage/format/checksum.h"
 #include "storage/volume/layout.h"
 #include "storage/volume/shard_reader.h"

@@ -3,7 +3,7 @@
 #include <memory>
 #include <vector>
 
-#include "storage/base/fd.h"
+#include "base/fd.h"
 #include "storage/io/block_file.h"
 
 namespace holdfast {

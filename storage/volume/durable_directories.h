@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "storage/base/mutex.h"
+#include "base/mutex.h"
 #include "storage/io/block_file.h"
 
 namespace holdfast {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <charconv>
 
-#include "storage/base/random.h"
+#include "base/random.h"
 #include "storage/format/seal.h"
 
 namespace holdfast {

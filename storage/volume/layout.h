@@ -5,8 +5,8 @@
 #include <string>
 #include <string_view>
 
-#include "storage/base/ids.h"
-#include "storage/base/job_name.h"
+#include "base/ids.h"
+#include "base/job_name.h"
 
 // The names of a volume's files and directories, and the parsing of these names.
 

@@ -5,9 +5,9 @@
 #include <charconv>
 #include <optional>
 
-#include "storage/base/ids.h"
-#include "storage/base/log.h"
-#include "storage/base/random.h"
+#include "base/ids.h"
+#include "base/log.h"
+#include "base/random.h"
 #include "storage/format/checksum.h"
 #include "storage/volume/layout.h"
 

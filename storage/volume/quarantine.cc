@@ -1,6 +1,6 @@
 #include "storage/volume/quarantine.h"
 
-#include "storage/base/random.h"
+#include "base/random.h"
 #include "storage/volume/layout.h"
 
 namespace holdfast {

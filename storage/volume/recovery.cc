@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "storage/base/log.h"
+#include "base/log.h"
 #include "storage/volume/quarantine.h"
 #include "storage/volume/shard_reader.h"
 

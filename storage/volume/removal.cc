@@ -1,6 +1,6 @@
 #include "storage/volume/removal.h"
 
-#include "storage/base/crash_point.h"
+#include "base/crash_point.h"
 #include "storage/volume/layout.h"
 #include "storage/volume/quarantine.h"
 

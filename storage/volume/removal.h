@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "storage/base/ids.h"
+#include "base/ids.h"
 #include "storage/io/block_file.h"
 
 namespace holdfast {

@@ -4,7 +4,7 @@
 
 #include <charconv>
 
-#include "storage/base/job_name.h"
+#include "base/job_name.h"
 #include "storage/format/checksum.h"
 #include "storage/volume/layout.h"
 

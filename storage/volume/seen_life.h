@@ -3,7 +3,7 @@
 #include <string>
 #include <string_view>
 
-#include "storage/base/life.h"
+#include "base/life.h"
 #include "storage/io/block_file.h"
 
 // The file HOLDFAST.life next to the marker of a volume's first data directory. It records the

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <string>
 
-#include "storage/base/mutex.h"
+#include "base/mutex.h"
 #include "storage/format/checksum.h"
 #include "storage/volume/aligned_buffer.h"
 #include "storage/volume/async_task.h"

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "storage/base/ids.h"
+#include "base/ids.h"
 #include "storage/format/seal.h"
 #include "storage/io/block_file.h"
 #include "storage/volume/volume.h"

@@ -6,8 +6,8 @@
 #include <array>
 #include <cstring>
 
-#include "storage/base/crash_point.h"
-#include "storage/base/log.h"
+#include "base/crash_point.h"
+#include "base/log.h"
 #include "storage/format/checksum.h"
 #include "storage/volume/async_task.h"
 #include "storage/volume/layout.h"

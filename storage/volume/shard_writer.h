@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "storage/base/clock.h"
+#include "base/clock.h"
 #include "storage/format/parts.h"
 #include "storage/format/seal.h"
 #include "storage/io/block_file.h"

@@ -7,8 +7,8 @@
 #include <set>
 #include <utility>
 
-#include "storage/base/crash_point.h"
-#include "storage/base/log.h"
+#include "base/crash_point.h"
+#include "base/log.h"
 #include "storage/volume/chunk_rewrite.h"
 #include "storage/volume/directory_lock.h"
 #include "storage/volume/durable_directories.h"

@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "storage/base/clock.h"
-#include "storage/base/ids.h"
-#include "storage/base/mutex.h"
+#include "base/clock.h"
+#include "base/ids.h"
+#include "base/mutex.h"
 #include "storage/format/seal.h"
 #include "storage/io/block_file.h"
 #include "storage/volume/seen_life.h"

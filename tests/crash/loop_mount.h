@@ -13,8 +13,8 @@
 #include <thread>
 #include <vector>
 
-#include "storage/base/fd.h"
-#include "storage/base/status.h"
+#include "base/fd.h"
+#include "base/status.h"
 
 namespace holdfast {
 

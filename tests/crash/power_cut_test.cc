@@ -2,7 +2,7 @@
 #include <atomic>
 #include <set>
 
-#include "storage/base/mutex.h"
+#include "base/mutex.h"
 #include "tests/crash/loop_mount.h"
 #include "tests/storage/volume/volume_test_util.h"
 

@@ -10,9 +10,9 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
-#include "deploy/local/observer.h"
-#include "storage/base/clock.h"
-#include "storage/base/fd.h"
+#include "base/clock.h"
+#include "base/fd.h"
+#include "testing/cluster/observer.h"
 #include "tests/e2e/protected_cluster.h"
 
 namespace holdfast::local {

@@ -19,8 +19,8 @@
 #include <optional>
 
 #include "agent/api/socket.h"
-#include "deploy/local/cluster.h"
-#include "storage/base/fd.h"
+#include "base/fd.h"
+#include "testing/cluster/cluster.h"
 #include "tests/e2e/saving_job.h"
 
 namespace holdfast::local {

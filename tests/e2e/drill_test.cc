@@ -7,10 +7,10 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "deploy/local/cluster.h"
-#include "deploy/local/observer.h"
-#include "deploy/local/small_disk.h"
-#include "deploy/local/training.h"
+#include "testing/cluster/cluster.h"
+#include "testing/cluster/observer.h"
+#include "testing/cluster/small_disk.h"
+#include "testing/cluster/training.h"
 #include "tests/e2e/drills.h"
 
 namespace holdfast::local {

@@ -17,9 +17,9 @@
 #include <string>
 #include <vector>
 
-#include "deploy/local/cluster.h"
-#include "deploy/local/small_disk.h"
-#include "deploy/local/training.h"
+#include "testing/cluster/cluster.h"
+#include "testing/cluster/small_disk.h"
+#include "testing/cluster/training.h"
 
 namespace holdfast::local {
 

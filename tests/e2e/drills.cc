@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "deploy/local/observer.h"
+#include "testing/cluster/observer.h"
 
 namespace holdfast::local {
 namespace {

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "deploy/local/cluster.h"
-#include "deploy/local/training.h"
-#include "storage/base/status.h"
+#include "base/status.h"
+#include "testing/cluster/cluster.h"
+#include "testing/cluster/training.h"
 
 namespace holdfast::local {
 

@@ -7,9 +7,9 @@
 
 #include <filesystem>
 
-#include "deploy/local/cluster.h"
-#include "deploy/local/observer.h"
-#include "deploy/local/training.h"
+#include "testing/cluster/cluster.h"
+#include "testing/cluster/observer.h"
+#include "testing/cluster/training.h"
 #include "tests/e2e/saving_job.h"
 
 namespace holdfast::local {

@@ -11,7 +11,7 @@
 #include <memory>
 #include <optional>
 
-#include "deploy/local/cluster.h"
+#include "testing/cluster/cluster.h"
 #include "tests/client/cuda/gpu.h"
 
 namespace holdfast::local {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "storage/base/fd.h"
+#include "base/fd.h"
 
 namespace holdfast::local {
 

@@ -13,7 +13,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "deploy/local/cluster.h"
+#include "testing/cluster/cluster.h"
 
 namespace holdfast::local {
 namespace {

@@ -12,9 +12,9 @@
 #include <filesystem>
 #include <fstream>
 
-#include "deploy/local/cluster.h"
-#include "deploy/local/observer.h"
-#include "deploy/local/training.h"
+#include "testing/cluster/cluster.h"
+#include "testing/cluster/observer.h"
+#include "testing/cluster/training.h"
 
 namespace holdfast::local {
 namespace {

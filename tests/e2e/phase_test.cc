@@ -11,8 +11,8 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "deploy/local/cluster.h"
-#include "deploy/local/training.h"
+#include "testing/cluster/cluster.h"
+#include "testing/cluster/training.h"
 
 namespace holdfast::local {
 namespace {

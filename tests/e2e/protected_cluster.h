@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "deploy/local/cluster.h"
+#include "testing/cluster/cluster.h"
 #include "tests/e2e/saving_job.h"
 
 namespace holdfast::local {

@@ -14,11 +14,11 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "deploy/local/cluster.h"
-#include "deploy/local/observer.h"
-#include "deploy/local/training.h"
-#include "storage/base/clock.h"
-#include "storage/base/fd.h"
+#include "base/clock.h"
+#include "base/fd.h"
+#include "testing/cluster/cluster.h"
+#include "testing/cluster/observer.h"
+#include "testing/cluster/training.h"
 
 namespace holdfast::local {
 namespace {

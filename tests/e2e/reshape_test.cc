@@ -10,7 +10,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "deploy/local/observer.h"
+#include "testing/cluster/observer.h"
 #include "tests/e2e/reshaping_job.h"
 
 namespace holdfast::local {

@@ -5,8 +5,8 @@
 #include <cstring>
 #include <thread>
 
-#include "deploy/local/process.h"
-#include "storage/base/random.h"
+#include "base/random.h"
+#include "testing/cluster/process.h"
 
 namespace holdfast::local {
 namespace {

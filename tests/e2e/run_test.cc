@@ -17,8 +17,8 @@
 #include <thread>
 
 #include "agent/workers/worker_files.h"
-#include "deploy/local/cluster.h"
-#include "deploy/local/training.h"
+#include "testing/cluster/cluster.h"
+#include "testing/cluster/training.h"
 #include "tests/agent/telemetry/fake_nvml.h"
 
 namespace holdfast::local {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <thread>
 
-#include "storage/base/random.h"
+#include "base/random.h"
 
 namespace holdfast::local {
 namespace {

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "deploy/local/cluster.h"
-#include "storage/base/ids.h"
+#include "base/ids.h"
+#include "testing/cluster/cluster.h"
 
 #define HOLDFAST_HPP_EXPLICIT_NAMESPACE
 #include <holdfast/holdfast.hpp>

@@ -11,7 +11,7 @@
 #include <optional>
 #include <thread>
 
-#include "deploy/local/cluster.h"
+#include "testing/cluster/cluster.h"
 #include "tests/e2e/notify_socket.h"
 #include "tests/e2e/saving_job.h"
 

@@ -9,7 +9,7 @@
 #include <cstring>
 #include <thread>
 
-#include "storage/base/clock.h"
+#include "base/clock.h"
 
 namespace holdfast::agent {
 namespace {

@@ -17,8 +17,8 @@
 #include <fstream>
 #include <thread>
 
-#include "storage/base/process.h"
-#include "storage/base/random.h"
+#include "base/process.h"
+#include "base/random.h"
 
 namespace holdfast::agent {
 namespace {

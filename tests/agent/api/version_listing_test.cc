@@ -6,7 +6,7 @@
 #include <cstring>
 #include <string>
 
-#include "storage/base/random.h"
+#include "base/random.h"
 
 namespace holdfast::agent {
 namespace {

@@ -15,8 +15,8 @@
 
 #include "agent/arena/arena.h"
 #include "agent/arena/keeper_client.h"
-#include "storage/base/clock.h"
-#include "storage/base/random.h"
+#include "base/clock.h"
+#include "base/random.h"
 #include "storage/format/checksum.h"
 
 namespace holdfast::agent {

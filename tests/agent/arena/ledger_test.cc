@@ -11,7 +11,7 @@
 #include <functional>
 #include <vector>
 
-#include "storage/base/random.h"
+#include "base/random.h"
 
 namespace holdfast::agent {
 namespace {

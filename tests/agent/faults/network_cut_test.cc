@@ -14,8 +14,8 @@
 #include <string>
 #include <thread>
 
+#include "base/fd.h"
 #include "coordinator/faults/injector.h"
-#include "storage/base/fd.h"
 
 namespace holdfast::agent {
 namespace {

@@ -18,7 +18,7 @@
 #include "agent/parity/builder.h"
 #include "agent/parity/decoder.h"
 #include "agent/parity/rebuild.h"
-#include "storage/base/random.h"
+#include "base/random.h"
 #include "storage/parity/parity_image.h"
 
 // A complete group in one process. Its transport is a table of sources; the real transport has

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "agent/peers/sockets.h"
-#include "storage/base/clock.h"
-#include "storage/base/fd.h"
-#include "storage/base/random.h"
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/random.h"
 
 namespace holdfast::agent {
 

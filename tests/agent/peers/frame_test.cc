@@ -10,7 +10,7 @@
 
 #include "agent/peers/messages.h"
 #include "agent/peers/transport.h"
-#include "storage/base/random.h"
+#include "base/random.h"
 #include "storage/format/checksum.h"
 
 namespace holdfast::agent {

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "agent/peers/frame.h"
-#include "storage/base/random.h"
+#include "base/random.h"
 
 namespace holdfast::agent {
 namespace {

@@ -4,8 +4,8 @@
 
 #include <chrono>
 
-#include "storage/base/clock.h"
-#include "storage/base/random.h"
+#include "base/clock.h"
+#include "base/random.h"
 
 namespace holdfast::agent {
 namespace {

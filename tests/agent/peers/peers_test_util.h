@@ -18,9 +18,9 @@
 #include "agent/peers/tcp_server.h"
 #include "agent/peers/tcp_transport.h"
 #include "agent/peers/transport.h"
-#include "storage/base/clock.h"
-#include "storage/base/mutex.h"
-#include "storage/base/random.h"
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "base/random.h"
 
 namespace holdfast::agent {
 

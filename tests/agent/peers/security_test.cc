@@ -8,7 +8,7 @@
 #include <sys/socket.h>
 #include <sys/time.h>
 
-#include "storage/base/fd.h"
+#include "base/fd.h"
 
 #include "tests/agent/peers/peers_test_util.h"
 

@@ -9,8 +9,8 @@
 #include <filesystem>
 
 #include "agent/arena/keeper_client.h"
-#include "storage/base/clock.h"
-#include "storage/base/process.h"
+#include "base/clock.h"
+#include "base/process.h"
 #include "storage/format/checksum.h"
 #include "storage/format/image.h"
 

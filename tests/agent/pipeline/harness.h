@@ -14,9 +14,9 @@
 #include "agent/arena/arena.h"
 #include "agent/pipeline/node.h"
 #include "agent/pipeline/rank_status.h"
-#include "storage/base/mutex.h"
-#include "storage/io/sim_directory.h"
+#include "base/mutex.h"
 #include "storage/volume/volume.h"
+#include "testing/disk/sim_directory.h"
 
 // The environment of a node for the pipeline tests: a trainer that sends and receives packets, a
 // coordinator in the same process, and a node over a real arena (keeper included) and a real or

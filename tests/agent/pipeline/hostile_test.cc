@@ -13,7 +13,7 @@
 #include <functional>
 #include <thread>
 
-#include "storage/base/random.h"
+#include "base/random.h"
 #include "tests/agent/pipeline/harness.h"
 
 // Errors of a trainer, intended or not: they harm only its own save or session.

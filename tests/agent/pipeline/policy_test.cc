@@ -7,7 +7,7 @@
 #include "agent/pipeline/disk_pace.h"
 #include "agent/pipeline/report_queue.h"
 #include "agent/pipeline/slot_policy.h"
-#include "storage/base/random.h"
+#include "base/random.h"
 
 namespace holdfast::agent {
 namespace {

@@ -9,7 +9,7 @@
 #include <fstream>
 
 #include "agent/pipeline/trainer_record.h"
-#include "storage/base/process.h"
+#include "base/process.h"
 #include "storage/format/checksum.h"
 #include "tests/agent/pipeline/harness.h"
 

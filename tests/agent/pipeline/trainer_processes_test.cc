@@ -7,7 +7,7 @@
 
 #include "agent/pipeline/change_signal.h"
 #include "agent/pipeline/loop_queue.h"
-#include "storage/base/process.h"
+#include "base/process.h"
 #include "tests/agent/pipeline/harness.h"
 
 namespace holdfast::agent {

@@ -9,7 +9,7 @@
 
 #include <filesystem>
 
-#include "storage/io/sim_directory.h"
+#include "testing/disk/sim_directory.h"
 
 namespace holdfast::selftest {
 namespace {

@@ -11,10 +11,10 @@
 #include <utility>
 
 #include "agent/arena/keeper_client.h"
+#include "base/clock.h"
+#include "base/process.h"
 #include "coordinator/api/channel.h"
 #include "coordinator/api/convert.h"
-#include "storage/base/clock.h"
-#include "storage/base/process.h"
 #include "storage/format/checksum.h"
 #include "tests/agent/pipeline/harness.h"
 

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "agent/api/agent.grpc.pb.h"
+#include "base/status.h"
 #include "coordinator/api/coordinator.grpc.pb.h"
-#include "storage/base/status.h"
 #include "storage/format/seal.h"
 
 // Starts the real binaries for a test: a coordinator and agents, each in its own directory below a

@@ -3,7 +3,7 @@
 #include <signal.h>
 #include <sys/wait.h>
 
-#include "storage/base/clock.h"
+#include "base/clock.h"
 #include "tests/agent/pipeline/harness.h"
 #include "tests/agent/server/cluster.h"
 

@@ -8,7 +8,7 @@
 
 #include "tests/agent/pipeline/harness.h"
 #include "tests/agent/server/cluster.h"
-#include "tests/coordinator/metrics/scrape.h"
+#include "tests/base/metrics/scrape.h"
 
 namespace holdfast::agent {
 namespace {

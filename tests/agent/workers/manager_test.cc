@@ -14,7 +14,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "storage/base/clock.h"
+#include "base/clock.h"
 
 namespace holdfast::agent {
 namespace {

@@ -9,7 +9,7 @@
 #include <optional>
 #include <thread>
 
-#include "storage/base/random.h"
+#include "base/random.h"
 
 namespace holdfast::client {
 namespace {

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <set>
 
-#include "storage/base/random.h"
+#include "base/random.h"
 #include "storage/format/checksum.h"
 
 // The tests execute the read plans of boxes and compare the tensors element by element.

@@ -1,6 +1,6 @@
 // A restore fills the caller's tensors, or reports every difference and changes no byte.
 
-#include "storage/base/random.h"
+#include "base/random.h"
 #include "tests/client/core/client_fixture.h"
 
 namespace holdfast::client {

@@ -2,7 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "storage/base/random.h"
+#include "base/random.h"
 #include "tests/client/core/client_fixture.h"
 
 namespace holdfast::client {

@@ -15,7 +15,7 @@
 #include "agent/api/messages.h"
 #include "agent/api/segment_layout.h"
 #include "agent/api/socket.h"
-#include "storage/base/fd.h"
+#include "base/fd.h"
 #include "storage/format/image.h"
 
 namespace holdfast::client {

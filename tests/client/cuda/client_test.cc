@@ -1,7 +1,7 @@
 // The complete client library with tensors on devices and a scripted agent: the bytes in the slot,
 // restores, guards, and the state after devices or agents have failed during a copy.
 
-#include "storage/base/random.h"
+#include "base/random.h"
 #include "tests/client/core/client_fixture.h"
 #include "tests/client/cuda/gpu.h"
 

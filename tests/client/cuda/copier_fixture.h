@@ -11,9 +11,9 @@
 #include <thread>
 #include <vector>
 
+#include "base/random.h"
+#include "base/status.h"
 #include "client/core/device_copier.h"
-#include "storage/base/random.h"
-#include "storage/base/status.h"
 #include "tests/client/cuda/gpu.h"
 
 namespace holdfast::cuda {

@@ -5,9 +5,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "storage/base/random.h"
+#include "base/random.h"
+#include "testing/sim/trace.h"
 #include "tests/coordinator/detect/detect_test_util.h"
-#include "tests/sim/trace.h"
 
 namespace holdfast::detect {
 namespace {

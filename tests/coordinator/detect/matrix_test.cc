@@ -6,8 +6,8 @@
 
 #include <set>
 
-#include "tests/sim/score.h"
-#include "tests/sim/trace.h"
+#include "testing/sim/score.h"
+#include "testing/sim/trace.h"
 
 namespace holdfast::sim {
 namespace {

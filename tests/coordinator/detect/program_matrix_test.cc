@@ -1,10 +1,10 @@
-// Regression test on a few cells of the fault matrix over rank programs (tests/sim). Runs are
+// Regression test on a few cells of the fault matrix over rank programs (testing/sim). Runs are
 // reproducible: a result that gets worse is caused by a change of the detector or of the simulator.
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "tests/sim/program/run.h"
+#include "testing/sim/program/run.h"
 
 namespace holdfast::sim::program {
 namespace {

@@ -9,7 +9,7 @@
 #include <fstream>
 
 #include "coordinator/server/coordinator_server.h"
-#include "tests/coordinator/metrics/scrape.h"
+#include "tests/base/metrics/scrape.h"
 #include "tests/coordinator/server/fake_agent.h"
 
 namespace holdfast::coord {

@@ -8,7 +8,7 @@
 #include <map>
 #include <set>
 
-#include "storage/base/random.h"
+#include "base/random.h"
 
 namespace holdfast::coord {
 namespace {

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "base/random.h"
 #include "coordinator/state/state.h"
-#include "storage/base/random.h"
 #include "tests/coordinator/state/oracle.h"
 
 namespace holdfast::coord {

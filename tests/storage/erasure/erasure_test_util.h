@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "storage/base/random.h"
+#include "base/random.h"
 #include "storage/erasure/code.h"
 
 // Segments for tests, and an oracle that is independent of the code under test: the field's

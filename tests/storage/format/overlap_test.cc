@@ -5,7 +5,7 @@
 #include <cstring>
 #include <numeric>
 
-#include "storage/base/random.h"
+#include "base/random.h"
 
 namespace holdfast {
 namespace {

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "storage/base/random.h"
+#include "base/random.h"
 #include "storage/format/image.h"
 
 // Images for tests.

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "storage/io/posix_directory.h"
-#include "storage/io/sim_directory.h"
 #include "storage/io/uring_directory.h"
+#include "testing/disk/sim_directory.h"
 #include "tests/storage/io/io_test_util.h"
 
 namespace holdfast {

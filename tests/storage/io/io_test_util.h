@@ -13,8 +13,8 @@
 #include <span>
 #include <string>
 
-#include "storage/base/random.h"
-#include "storage/base/status.h"
+#include "base/random.h"
+#include "base/status.h"
 #include "storage/io/block_file.h"
 
 namespace holdfast {

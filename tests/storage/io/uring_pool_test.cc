@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "storage/base/fd.h"
+#include "base/fd.h"
 #include "tests/storage/io/io_test_util.h"
 
 namespace holdfast {

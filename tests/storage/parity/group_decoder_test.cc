@@ -8,7 +8,7 @@
 
 #include <set>
 
-#include "storage/base/random.h"
+#include "base/random.h"
 #include "tests/storage/parity/parity_group.h"
 
 namespace holdfast {

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <map>
 
-#include "storage/base/log.h"
+#include "base/log.h"
 #include "tests/storage/volume/volume_test_util.h"
 
 namespace holdfast {

@@ -4,7 +4,7 @@
 #include <atomic>
 #include <thread>
 
-#include "storage/base/random.h"
+#include "base/random.h"
 #include "tests/storage/volume/volume_test_util.h"
 
 namespace holdfast {

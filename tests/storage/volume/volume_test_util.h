@@ -14,9 +14,9 @@
 
 #include "storage/format/checksum.h"
 #include "storage/format/image.h"
-#include "storage/io/sim_directory.h"
 #include "storage/volume/aligned_buffer.h"
 #include "storage/volume/volume.h"
+#include "testing/disk/sim_directory.h"
 
 namespace holdfast {
 

@@ -7,7 +7,7 @@
 #include <thread>
 #include <utility>
 
-#include "storage/base/random.h"
+#include "base/random.h"
 
 namespace holdfast::cuda::simulated {
 

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/metrics/metrics_options.h"
+#include "base/metrics/metrics_page.h"
+#include "base/metrics/metrics_textfile.h"
+#include "base/status.h"
+
+namespace holdfast::coord {
+
+/// Publishes a program's metrics: answers each GET /metrics with a page from `collect`, and writes
+/// pages to the text file. The process must ignore SIGPIPE.
+class MetricsServer {
+ public:
+  /// Returns a page. Several threads call this at the same time. It must not block for long.
+  using Collect = std::function<MetricsPage()>;
+
+  /// Starts what `options` name. Errors as from CheckMetrics; Unavailable if the address is in use
+  /// or cannot be bound.
+  static Result<std::unique_ptr<MetricsServer>> Start(const MetricsOptions& options,
+                                                      const MetricsTls& tls, Collect collect);
+  /// Ends open connections at once.
+  ~MetricsServer();
+
+  /// Returns the listening address, with the port that was bound; empty: no address.
+  const std::string& address() const { return address_; }
+  /// Returns whether the address is served by HTTPS.
+  bool https() const { return https_; }
+
+ private:
+  class Http;
+  MetricsServer();
+
+  std::string address_;
+  bool https_ = false;
+  std::unique_ptr<Http> http_;
+  std::unique_ptr<MetricsTextfile> textfile_;
+};
+
+}  // namespace holdfast::coord

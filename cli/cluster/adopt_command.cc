@@ -1,0 +1,108 @@
+#include <fmt/format.h>
+
+#include "base/config.h"
+#include "cli/cluster/commands.h"
+#include "cli/cluster/coordinator_client.h"
+#include "cli/core/command.h"
+#include "cli/core/text.h"
+#include "cli/core/version_json.h"
+
+namespace holdfast::cli {
+
+namespace {
+
+constexpr const char* kAdoptFooter = R"(
+A coordinator whose store was lost, or was restored from a backup, begins a new life. Nodes keep
+their shards of the life before, but these do not count, since it is unknown which versions were
+committed. This command adopts the versions that are provably complete: every rank has a replica on
+an attached node, of one life, with one digest. From then on they are restored like any other.
+
+Attach all nodes first, and run it with --dry-run. A running job is not affected.
+
+Examples:
+  holdfast status                       OTHER_LIFE: shards of another life
+  holdfast adopt --dry-run
+  holdfast adopt my-job
+)";
+
+class AdoptCommand : public Command {
+ public:
+  CLI::App* AddTo(CLI::App& app) override {
+    CLI::App* command =
+        app.add_subcommand("adopt", "Adopt versions of an earlier life of the store");
+    command->footer(kAdoptFooter);
+    command->add_option("JOB", job_, "Only this job")->check(NameCheck("job"));
+    command->add_option("--life", life_, "Only this life, as shown by --dry-run");
+    command->add_flag("--dry-run", dry_run_,
+                      "Show which versions would be adopted, change nothing");
+    return command;
+  }
+
+  Result<ExitCode> Run(Context& context) override {
+    LifeId life;
+    if (!life_.empty()) {
+      HOLDFAST_ASSIGN_OR_RETURN(life, ParseLifeId(life_));
+    }
+    HOLDFAST_ASSIGN_OR_RETURN(CoordinatorClient client, CoordinatorClient::Open(context.options));
+    HOLDFAST_ASSIGN_OR_RETURN(const auto reply, client.Adopt(job_, life, dry_run_));
+    Write(context, reply);
+    int adopted = 0;
+    for (const auto& version : reply.versions()) adopted += version.why_not().empty() ? 1 : 0;
+    if (adopted != 0) return ExitCode::kOk;
+    return reply.versions().empty() ? ExitCode::kNotFound : ExitCode::kFinding;
+  }
+
+ private:
+  void Write(Context& context, const coordinator::AdoptReply& reply) const {
+    Output& output = context.output;
+    if (output.json()) {
+      Json versions = Json::array();
+      for (const auto& one : reply.versions()) {
+        versions.push_back({{"job", one.job()},
+                            {"version", ToString(FromProto(one.version()))},
+                            {"life", ToString(LifeId{one.life()})},
+                            {"world", one.world()},
+                            {"ranks", one.ranks()},
+                            {"bytes", one.bytes()},
+                            {"taken", one.why_not().empty() && !dry_run_},
+                            {"why_not", one.why_not()}});
+      }
+      output.WriteJson("adopt", {{"dry_run", dry_run_}, {"versions", versions}});
+      return;
+    }
+    if (reply.versions().empty()) {
+      output.Write("the attached nodes have no version of another life\n");
+      return;
+    }
+    Table table({{"JOB", false, true},
+                 {"VERSION", false, false},
+                 {"LIFE", false, false},
+                 {"RANKS", true, false},
+                 {"SIZE", true, false},
+                 {"TIERS", false, false},
+                 {"RESULT", false, true}});
+    for (const auto& one : reply.versions()) {
+      const Cell result = !one.why_not().empty() ? Cell{"skipped: " + one.why_not(), Tone::kWarn}
+                          : dry_run_             ? Cell{"would be adopted"}
+                                                 : Cell{"adopted", Tone::kGood};
+      table.Add({{one.job()},
+                 {ToString(FromProto(one.version()))},
+                 {ToString(LifeId{one.life()})},
+                 {fmt::format("{}/{}", one.ranks(), one.world())},
+                 {FormatBytes(one.bytes())},
+                 {TiersText(one.tiers())},
+                 result});
+    }
+    output.WriteTable(table);
+  }
+
+  std::string job_;
+  std::string life_;
+  bool dry_run_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeAdoptCommand() { return std::make_unique<AdoptCommand>(); }
+
+}  // namespace holdfast::cli

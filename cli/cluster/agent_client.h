@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "agent/api/agent.grpc.pb.h"
+#include "base/ids.h"
+#include "cli/core/options.h"
+#include "storage/format/seal.h"
+
+namespace holdfast::cli {
+
+/// Receives a shard in order. Every chunk has been compared with the seal.
+class ShardSink {
+ public:
+  virtual ~ShardSink() = default;
+  virtual Status Begin(const ShardSeal& seal) = 0;
+  virtual Status Chunk(uint64_t offset, std::span<const std::byte> bytes) = 0;
+};
+
+/// The data service of one agent. Thread-safe.
+class AgentClient {
+ public:
+  /// `name` is the node's name, for messages.
+  static Result<AgentClient> Open(const std::string& name, const std::string& address,
+                                  const GlobalOptions& options);
+
+  /// Streams a shard into `sink`. The seal must be of `key`, and each piece must be the next
+  /// complete chunk and match its CRC-32C; otherwise returns DataLoss with node, shard and chunk.
+  /// Returns DeadlineExceeded when nothing arrives for the time-out.
+  Status ReadShard(const ShardKey& key, Tier tier, ShardSink& sink) const;
+  /// Streams only the image bytes [offset, offset + bytes). `offset` is a chunk's first byte;
+  /// `sink` gets complete chunks.
+  Status ReadPart(const ShardKey& key, Tier tier, uint64_t offset, uint64_t bytes,
+                  ShardSink& sink) const;
+  /// Makes the agent verify a shard. The time-out of a deep check grows with `image_bytes`.
+  Status VerifyShard(const ShardKey& key, Tier tier, bool deep, uint64_t image_bytes) const;
+  /// Returns a piece of a worker's output from `offset` on; empty: no more yet.
+  Result<std::string> ReadWorkerLog(const std::string& job, const std::string& run_id, Rank rank,
+                                    uint64_t offset) const;
+  /// Injects a fault, or with the request's dry_run only checks it. Returns its description.
+  Result<std::string> InjectFault(const agent::InjectFaultRequest& request) const;
+  /// Ends the fault of the drill of this name. Also works after an interruption.
+  Status EndFault(const std::string& drill) const;
+  /// Returns the agent's live state as JSON.
+  Result<std::string> Dump() const;
+
+ private:
+  AgentClient(std::unique_ptr<agent::Agent::Stub> stub, std::string peer, int64_t timeout_ms)
+      : stub_(std::move(stub)), peer_(std::move(peer)), timeout_ms_(timeout_ms) {}
+
+  Status ReadOnce(const ShardKey& key, const agent::ReadShardRequest& request, ShardSink& sink,
+                  bool* busy) const;
+  /// Repeats `attempt` while it sets *busy, until the time-out: an agent serves only a few readers
+  /// at once and refuses more.
+  Status RetryBusy(const std::function<Status(bool* busy)>& attempt) const;
+
+  std::unique_ptr<agent::Agent::Stub> stub_;
+  std::string peer_;  // "the agent of node n1 at unix:/…"
+  int64_t timeout_ms_;
+};
+
+}  // namespace holdfast::cli

@@ -1,0 +1,217 @@
+#include "cli/cluster/coordinator_client.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "cli/cluster/rpc.h"
+#include "cli/core/interrupt.h"
+
+namespace holdfast::cli {
+
+namespace {
+const std::string kCoordinatorHint =
+    std::string("is holdfast-coordinator running? (--endpoint or ") + kEndpointVariable +
+    " gives its address)";
+using coordinator::Coordinator;
+}  // namespace
+
+Result<CoordinatorClient> CoordinatorClient::Open(const GlobalOptions& options) {
+  HOLDFAST_ASSIGN_OR_RETURN(auto channel, OpenChannel(options.endpoint, options));
+  return CoordinatorClient(Coordinator::NewStub(channel), "the coordinator at " + options.endpoint,
+                           options.timeout_ms);
+}
+
+template <typename Request, typename Reply>
+Result<Reply> CoordinatorClient::Call(Method<Request, Reply> method, const Request& request) {
+  Reply reply;
+  grpc::Status finished;
+  Clock& clock = Clock::Real();
+  Clock::TimePoint until = clock.Now() + std::chrono::milliseconds(timeout_ms_);
+  for (int64_t left_ms = timeout_ms_; left_ms > 0;) {
+    grpc::ClientContext call;
+    SilenceGuard guard(call, left_ms);
+    OnInterrupt cancel([&call] { call.TryCancel(); });
+    finished = (stub_.get()->*method)(&call, request, &reply);
+    HOLDFAST_RETURN_IF_ERROR(Interrupt::Check());
+    if (!guard.expired() && !IsSlowHandshake(finished)) break;
+    finished = {grpc::StatusCode::DEADLINE_EXCEEDED, "silent"};
+    HOLDFAST_RETURN_IF_ERROR(Interrupt::SleepFor(std::min(left_ms, kRetryPauseMs)));
+    left_ms = std::chrono::duration_cast<std::chrono::milliseconds>(until - clock.Now()).count();
+  }
+  HOLDFAST_RETURN_IF_ERROR(FromTransport(finished, peer_, timeout_ms_, kCoordinatorHint));
+  HOLDFAST_RETURN_IF_ERROR(FromProto(reply.outcome()));
+  return reply;
+}
+
+Result<coordinator::GetStatusReply> CoordinatorClient::GetStatus(const std::string& job) {
+  coordinator::GetStatusRequest request;
+  request.set_job(job);
+  HOLDFAST_ASSIGN_OR_RETURN(auto reply, Call(&Coordinator::Stub::GetStatus, request));
+  if (!job.empty() && reply.jobs_size() == 0)
+    return Fail(NotFoundError("the coordinator has no job '" + job + "'"));
+  return reply;
+}
+
+Result<coordinator::ListVersionsReply> CoordinatorClient::ListVersions(const std::string& job,
+                                                                       bool restorable_only) {
+  coordinator::ListVersionsRequest request;
+  request.set_job(job);
+  request.set_restorable_only(restorable_only);
+  return Call(&Coordinator::Stub::ListVersions, request);
+}
+
+Result<coordinator::PlanRestoreReply> CoordinatorClient::PlanRestore(const std::string& job,
+                                                                     VersionId version,
+                                                                     uint32_t tier) {
+  coordinator::PlanRestoreRequest request;
+  request.set_job(job);
+  ToProto(version, request.mutable_version());
+  request.set_tier(tier);
+  HOLDFAST_ASSIGN_OR_RETURN(auto reply, Call(&Coordinator::Stub::PlanRestore, request));
+  bool complete = reply.world() > 0 && reply.world() <= kWorldMax &&
+                  static_cast<uint32_t>(reply.sources_size()) == reply.world();
+  for (uint32_t rank = 0; complete && rank < reply.world(); ++rank) {
+    const auto& source = reply.sources(static_cast<int>(rank));
+    complete = source.rank() == rank && coord::TierFromNumber(source.tier()).has_value();
+  }
+  if (!complete)
+    return Fail(InternalError(peer_ + " sent a plan without exactly one source for each rank"));
+  return reply;
+}
+
+Result<coordinator::PlanRestoreReply> CoordinatorClient::PlanAllReplicas(const std::string& job,
+                                                                         VersionId version,
+                                                                         bool as_is) {
+  coordinator::PlanRestoreRequest request;
+  request.set_job(job);
+  ToProto(version, request.mutable_version());
+  request.set_all_replicas(true);
+  request.set_as_is(as_is);
+  HOLDFAST_ASSIGN_OR_RETURN(auto reply, Call(&Coordinator::Stub::PlanRestore, request));
+  const auto good = [&](const coordinator::ShardSource& source, bool parity) {
+    const Rank rank{source.rank()};
+    return IsParity(rank) == parity && (parity || rank.value < reply.world()) &&
+           coord::TierFromNumber(source.tier()).has_value();
+  };
+  bool fits = reply.world() > 0 && reply.world() <= kWorldMax &&
+              (version == VersionId{} || FromProto(reply.version()) == version);
+  for (const auto& source : reply.sources()) fits = fits && good(source, false);
+  for (const auto& source : reply.parity()) fits = fits && good(source, true);
+  if (!fits) return Fail(InternalError(peer_ + " sent a plan that does not fit the version"));
+  return reply;
+}
+
+Result<coordinator::AdoptReply> CoordinatorClient::Adopt(const std::string& job, LifeId life,
+                                                         bool dry_run) {
+  coordinator::AdoptRequest request;
+  request.set_job(job);
+  request.set_life(life.value);
+  request.set_dry_run(dry_run);
+  return Call(&Coordinator::Stub::Adopt, request);
+}
+
+Status CoordinatorClient::Pin(const std::string& job, VersionId version, bool pinned) {
+  coordinator::PinRequest request;
+  request.set_job(job);
+  ToProto(version, request.mutable_version());
+  request.set_pinned(pinned);
+  auto reply = Call(&Coordinator::Stub::Pin, request);
+  return reply ? Status::Ok() : reply.error();
+}
+
+Result<VersionId> CoordinatorClient::PinNewest(const std::string& job) {
+  coordinator::PinRequest request;
+  request.set_job(job);
+  request.set_pinned(true);
+  HOLDFAST_ASSIGN_OR_RETURN(auto reply, Call(&Coordinator::Stub::Pin, request));
+  return FromProto(reply.version());
+}
+
+Status CoordinatorClient::Retain(const std::string& job, uint64_t keep_last, uint64_t keep_every) {
+  coordinator::RetainRequest request;
+  request.set_job(job);
+  request.set_keep_last(keep_last);
+  request.set_keep_every(keep_every);
+  auto reply = Call(&Coordinator::Stub::Retain, request);
+  return reply ? Status::Ok() : reply.error();
+}
+
+Result<coordinator::ForgetJobReply> CoordinatorClient::ForgetJob(const std::string& job) {
+  coordinator::ForgetJobRequest request;
+  request.set_job(job);
+  return Call(&Coordinator::Stub::ForgetJob, request);
+}
+
+Status CoordinatorClient::StartRun(const coordinator::RunSpec& spec) {
+  coordinator::StartRunRequest request;
+  *request.mutable_spec() = spec;
+  auto reply = Call(&Coordinator::Stub::StartRun, request);
+  return reply ? Status::Ok() : reply.error();
+}
+
+Status CoordinatorClient::StopRun(const std::string& job, int64_t deadline_ms) {
+  coordinator::StopRunRequest request;
+  request.set_job(job);
+  request.set_deadline_ms(deadline_ms);
+  auto reply = Call(&Coordinator::Stub::StopRun, request);
+  return reply ? Status::Ok() : reply.error();
+}
+
+Result<coordinator::GetRunsReply> CoordinatorClient::GetRuns(const std::string& job) {
+  coordinator::GetRunsRequest request;
+  request.set_job(job);
+  return Call(&Coordinator::Stub::GetRuns, request);
+}
+
+Result<coordinator::ListIncidentsReply> CoordinatorClient::ListIncidents(const std::string& job,
+                                                                         uint64_t id) {
+  coordinator::ListIncidentsRequest request;
+  request.set_job(job);
+  request.set_id(id);
+  return Call(&Coordinator::Stub::ListIncidents, request);
+}
+
+Status CoordinatorClient::AcknowledgeIncident(uint64_t id, const std::string& why) {
+  coordinator::AcknowledgeIncidentRequest request;
+  request.set_id(id);
+  request.set_why(why);
+  auto reply = Call(&Coordinator::Stub::AcknowledgeIncident, request);
+  return reply ? Status::Ok() : reply.error();
+}
+
+Result<coordinator::WhatIfLostReply> CoordinatorClient::WhatIfLost(
+    const std::string& job, const std::vector<std::string>& nodes) {
+  coordinator::WhatIfLostRequest request;
+  request.set_job(job);
+  request.mutable_nodes()->Assign(nodes.begin(), nodes.end());
+  return Call(&Coordinator::Stub::WhatIfLost, request);
+}
+
+Status CoordinatorClient::Quarantine(const std::string& node, bool set, const std::string& why) {
+  coordinator::QuarantineRequest request;
+  request.set_node(node);
+  request.set_set(set);
+  request.set_why(why);
+  auto reply = Call(&Coordinator::Stub::Quarantine, request);
+  return reply ? Status::Ok() : reply.error();
+}
+
+Status CoordinatorClient::KillCoordinator(bool dry_run, int64_t start_in_ms, int64_t down_ms) {
+  coordinator::KillCoordinatorRequest request;
+  request.set_dry_run(dry_run);
+  request.set_start_in_ms(start_in_ms);
+  request.set_down_ms(down_ms);
+  auto reply = Call(&Coordinator::Stub::KillCoordinator, request);
+  return reply ? Status::Ok() : reply.error();
+}
+
+Result<std::vector<std::string>> CoordinatorClient::Jobs(const std::string& job) {
+  HOLDFAST_ASSIGN_OR_RETURN(auto reply, GetStatus(job));
+  std::vector<std::string> jobs;
+  for (const auto& one : reply.jobs()) jobs.push_back(one.job());
+  return jobs;
+}
+
+}  // namespace holdfast::cli

@@ -1,0 +1,78 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/ids.h"
+#include "cli/core/options.h"
+#include "coordinator/api/convert.h"
+#include "coordinator/api/coordinator.grpc.pb.h"
+
+namespace holdfast::cli {
+
+/// The operator's calls to the coordinator. Each waits at most --timeout and ends early when the
+/// command is interrupted. Errors of the transport and of the coordinator have the same form.
+/// Nothing is sent before the first call. Thread-safe.
+class CoordinatorClient {
+ public:
+  /// InvalidArgument: a malformed endpoint, or one on another machine without TLS files.
+  static Result<CoordinatorClient> Open(const GlobalOptions& options);
+
+  /// `job` empty: all jobs. NotFound: the coordinator has no such job.
+  Result<coordinator::GetStatusReply> GetStatus(const std::string& job);
+  Result<coordinator::ListVersionsReply> ListVersions(const std::string& job, bool restorable_only);
+  /// `version` 0-0: the newest restorable one. `tier` 0: the nearest tier of each shard. The reply
+  /// has one source for each rank, in order.
+  Result<coordinator::PlanRestoreReply> PlanRestore(const std::string& job, VersionId version,
+                                                    uint32_t tier);
+  /// Returns all replicas of all shards and parity shards of a version (0-0: the newest restorable
+  /// one). With `as_is`, also of a version that lacks shards.
+  Result<coordinator::PlanRestoreReply> PlanAllReplicas(const std::string& job, VersionId version,
+                                                        bool as_is);
+  /// `job` empty: all jobs. `life` 0: any life.
+  Result<coordinator::AdoptReply> Adopt(const std::string& job, LifeId life, bool dry_run);
+  Status Pin(const std::string& job, VersionId version, bool pinned);
+  /// Pins the newest version on disk and returns it.
+  Result<VersionId> PinNewest(const std::string& job);
+  /// `keep_last` 0: returns to the coordinator's rule.
+  Status Retain(const std::string& job, uint64_t keep_last, uint64_t keep_every);
+  Result<coordinator::ForgetJobReply> ForgetJob(const std::string& job);
+  Status StartRun(const coordinator::RunSpec& spec);
+  Status StopRun(const std::string& job, int64_t deadline_ms);
+  /// `job` empty: all jobs. NotFound: the job has no run.
+  Result<coordinator::GetRunsReply> GetRuns(const std::string& job);
+  /// Newest first. All incidents, those of `job`, or the one with this `id` (NotFound).
+  Result<coordinator::ListIncidentsReply> ListIncidents(const std::string& job, uint64_t id);
+  Status AcknowledgeIncident(uint64_t id, const std::string& why);
+  Result<coordinator::WhatIfLostReply> WhatIfLost(const std::string& job,
+                                                  const std::vector<std::string>& nodes);
+  Status Quarantine(const std::string& node, bool set, const std::string& why);
+
+  /// Kills the coordinator, which starts again `down_ms` later. With `dry_run`, only checks whether
+  /// the coordinator would accept this.
+  Status KillCoordinator(bool dry_run, int64_t start_in_ms, int64_t down_ms);
+
+  /// Returns the named job, or all jobs when `job` is empty.
+  Result<std::vector<std::string>> Jobs(const std::string& job);
+
+ private:
+  CoordinatorClient(std::unique_ptr<coordinator::Coordinator::Stub> stub, std::string peer,
+                    int64_t timeout_ms)
+      : stub_(std::move(stub)), peer_(std::move(peer)), timeout_ms_(timeout_ms) {}
+
+  template <typename Request, typename Reply>
+  using Method = grpc::Status (coordinator::Coordinator::Stub::*)(grpc::ClientContext*,
+                                                                  const Request&, Reply*);
+  template <typename Request, typename Reply>
+  Result<Reply> Call(Method<Request, Reply> method, const Request& request);
+
+  std::unique_ptr<coordinator::Coordinator::Stub> stub_;
+  std::string peer_;
+  int64_t timeout_ms_;
+};
+
+using coord::FromProto;
+using coord::ToProto;
+
+}  // namespace holdfast::cli

@@ -1,0 +1,86 @@
+#include "cli/cluster/rpc.h"
+
+#include <fmt/format.h>
+
+#include "base/endpoint.h"
+#include "coordinator/api/channel.h"
+#include "coordinator/api/convert.h"
+
+namespace holdfast::cli {
+
+Result<std::shared_ptr<grpc::Channel>> OpenChannel(const std::string& endpoint,
+                                                   const GlobalOptions& options) {
+  HOLDFAST_ASSIGN_OR_RETURN(Endpoint parsed, ParseEndpoint(endpoint));
+  // Seals grow with their shards, so agents need the larger message limit, too.
+  return coord::MakeChannel(parsed, {options.tls_ca, options.tls_cert, options.tls_key});
+}
+
+Status FromTransport(const grpc::Status& status, const std::string& peer, int64_t timeout_ms,
+                     const std::string& hint) {
+  if (status.error_details().empty()) {
+    if (status.error_code() == grpc::StatusCode::UNAVAILABLE) {
+      return UnavailableError(
+          fmt::format("cannot reach {}: {}; {}", peer, status.error_message(), hint));
+    }
+    if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) {
+      return DeadlineExceededError(fmt::format(
+          "{} did not answer within {} s: it may be stopped or overloaded, or --timeout "
+          "is too short",
+          peer, static_cast<double>(timeout_ms) / 1000));
+    }
+  }
+  return coord::FromGrpc(status, peer);
+}
+
+bool IsSlowHandshake(const grpc::Status& status) {
+  // Only the text distinguishes this error from a refused connection.
+  return status.error_code() == grpc::StatusCode::UNAVAILABLE && status.error_details().empty() &&
+         status.error_message().find("timed out") != std::string::npos;
+}
+
+SilenceGuard::SilenceGuard(grpc::ClientContext& call, int64_t timeout_ms)
+    : call_(call),
+      timeout_(std::chrono::milliseconds(timeout_ms)),
+      until_(Clock::Real().Now() + timeout_),
+      thread_([this] { Watch(); }) {}
+
+SilenceGuard::~SilenceGuard() {
+  {
+    MutexLock lock(mutex_);
+    stopped_ = true;
+  }
+  changed_.NotifyAll();
+  thread_.join();
+}
+
+void SilenceGuard::Touch() {
+  MutexLock lock(mutex_);
+  until_ = Clock::Real().Now() + timeout_;
+  paused_ = false;
+}
+
+void SilenceGuard::Pause() {
+  MutexLock lock(mutex_);
+  paused_ = true;
+}
+
+bool SilenceGuard::expired() {
+  MutexLock lock(mutex_);
+  return expired_;
+}
+
+void SilenceGuard::Watch() {
+  MutexLock lock(mutex_);
+  while (!stopped_ && !expired_) {
+    auto left = until_ - Clock::Real().Now();
+    if (paused_) left = timeout_;
+    if (left.count() > 0) {
+      changed_.WaitFor(mutex_, left);
+      continue;
+    }
+    expired_ = true;
+    call_.TryCancel();
+  }
+}
+
+}  // namespace holdfast::cli

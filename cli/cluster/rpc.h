@@ -1,0 +1,62 @@
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "cli/core/options.h"
+
+namespace holdfast::cli {
+
+/// Creates a channel from an endpoint in the --endpoint syntax and the TLS options. Does not
+/// connect before the first call.
+Result<std::shared_ptr<grpc::Channel>> OpenChannel(const std::string& endpoint,
+                                                   const GlobalOptions& options);
+
+/// Turns a gRPC status into an error message: `peer` is, for example, "the coordinator at
+/// 127.0.0.1:7070", `hint` what to do when it cannot be reached. An error that the peer itself sent
+/// keeps its code.
+Status FromTransport(const grpc::Status& status, const std::string& peer, int64_t timeout_ms,
+                     const std::string& hint);
+
+/// Returns whether the server was too busy for the handshake within gRPC's short connection
+/// time-out. Unlike a refused connection, this is worth another try.
+bool IsSlowHandshake(const grpc::Status& status);
+
+/// The pause between two tries.
+inline constexpr int64_t kRetryPauseMs = 150;
+
+/// Cancels a call that has been silent for too long.
+class SilenceGuard {
+ public:
+  SilenceGuard(grpc::ClientContext& call, int64_t timeout_ms);
+  ~SilenceGuard();
+  SilenceGuard(const SilenceGuard&) = delete;
+  SilenceGuard& operator=(const SilenceGuard&) = delete;
+
+  /// Restarts the time-out when data arrives.
+  void Touch();
+  /// Stops the time-out while the receiver processes data.
+  void Pause();
+  bool expired();
+
+ private:
+  void Watch();
+
+  grpc::ClientContext& call_;
+  const std::chrono::nanoseconds timeout_;
+  Mutex mutex_;
+  CondVar changed_;
+  Clock::TimePoint until_ HOLDFAST_GUARDED_BY(mutex_);
+  bool paused_ HOLDFAST_GUARDED_BY(mutex_) = false;
+  bool expired_ HOLDFAST_GUARDED_BY(mutex_) = false;
+  bool stopped_ HOLDFAST_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+}  // namespace holdfast::cli

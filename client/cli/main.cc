@@ -1,3 +1,0 @@
-#include "client/cli/cli.h"
-
-int main(int argc, char** argv) { return holdfast::cli::RunCli(argc, argv); }

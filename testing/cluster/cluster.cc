@@ -1,0 +1,213 @@
+#include "testing/cluster/cluster.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+
+#include "agent/api/socket.h"
+#include "base/process.h"
+
+namespace holdfast::local {
+namespace {
+using std::chrono::milliseconds;
+constexpr milliseconds kStartTimeout(20'000);
+
+Status MakeDirectories(const std::string& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  return error ? ErrnoStatus(error.value(), "mkdir " + path) : Status::Ok();
+}
+
+std::vector<std::string> ServerCommand() {
+  const char* words = std::getenv("HOLDFAST_SERVER_COMMAND");
+  std::istringstream text(words == nullptr ? "" : words);
+  return {std::istream_iterator<std::string>(text), std::istream_iterator<std::string>()};
+}
+
+std::map<std::string, std::string> CrashEnv(const std::string& crash) {
+  return {{"HOLDFAST_CRASH", crash}};
+}
+}  // namespace
+
+Cluster::Cluster(ClusterOptions options) : options_(std::move(options)) {
+  agents_.resize(options_.nodes);
+}
+
+Cluster::~Cluster() { KillEverything(); }
+
+std::string Cluster::NodeDir(int node) const { return root() + "/n" + std::to_string(node); }
+std::string Cluster::RunDir(int node) const { return NodeDir(node) + "/run"; }
+
+std::vector<std::string> Cluster::DataDirs(int node) const {
+  if (auto it = options_.data_dir_of.find(node); it != options_.data_dir_of.end()) {
+    return {it->second};
+  }
+  std::vector<std::string> dirs;
+  for (int i = 0; i < options_.data_dirs; ++i) {
+    dirs.push_back(NodeDir(node) + "/data" + std::to_string(i));
+  }
+  return dirs;
+}
+
+Status Cluster::StartCoordinator(const std::string& crash) {
+  ProcessOptions process;
+  process.argv =
+      options_.coordinator_command.empty() ? ServerCommand() : options_.coordinator_command;
+  process.argv.push_back(BinaryDir() + "/holdfast-coordinator");
+  for (const std::string& setting :
+       {std::string("cluster=local"), "listen=" + endpoint(), "data_dir=" + root() + "/coordinator",
+        std::string("drills.enabled=true"),
+        // The programs of these clusters never pause for long, so a hang leads to a quick restart.
+        std::string("detect.restart_stuck_after_ms=5000"),
+        std::string("detect.restart_absent_after_ms=5000"),
+        "retention.keep_last=" + std::to_string(options_.keep_last)}) {
+    process.argv.insert(process.argv.end(), {"--set", setting});
+  }
+  for (const std::string& setting : options_.coordinator_settings) {
+    process.argv.insert(process.argv.end(), {"--set", setting});
+  }
+  process.env = CrashEnv(crash);
+  process.log_path = CoordinatorLog();
+  HOLDFAST_ASSIGN_OR_RETURN(coordinator_, Process::Start(process));
+  return Status::Ok();
+}
+
+Status Cluster::StartAgent(int node, const std::string& crash) {
+  HOLDFAST_RETURN_IF_ERROR(MakeDirectories(NodeDir(node)));
+  std::string dirs;
+  for (const std::string& dir : DataDirs(node)) dirs += (dirs.empty() ? "\"" : ",\"") + dir + "\"";
+  ProcessOptions process;
+  process.argv = ServerCommand();
+  if (auto it = options_.agent_command_of.find(node); it != options_.agent_command_of.end()) {
+    process.argv = it->second;
+  }
+  process.argv.insert(process.argv.end(), {BinaryDir() + "/holdfast-agent",
+                                           "--set",
+                                           "cluster=local",
+                                           "--set",
+                                           "node=n" + std::to_string(node),
+                                           "--set",
+                                           "coordinator=" + endpoint(),
+                                           "--set",
+                                           "data_listen=unix:" + NodeDir(node) + "/d.sock",
+                                           "--set",
+                                           "peers.listen=unix:" + PeerSocket(node),
+                                           "--set",
+                                           "run_dir=" + RunDir(node),
+                                           "--set",
+                                           "data_dirs=[" + dirs + "]",
+                                           "--set",
+                                           "arena.bytes=" + std::to_string(options_.arena_bytes),
+                                           "--set",
+                                           "disk.every=" + std::to_string(options_.disk_every),
+                                           "--set",
+                                           "workers.enabled=true",
+                                           "--set",
+                                           "drills.enabled=true",
+                                           "--set",
+                                           "workers.log_dir=" + NodeDir(node) + "/log"});
+  std::vector<std::string> settings = options_.agent_settings;
+  if (auto it = options_.agent_settings_of.find(node); it != options_.agent_settings_of.end()) {
+    settings.insert(settings.end(), it->second.begin(), it->second.end());
+  }
+  for (const std::string& setting : settings) {
+    process.argv.insert(process.argv.end(), {"--set", setting});
+  }
+  process.env = CrashEnv(crash);
+  process.log_path = AgentLog(node);
+  HOLDFAST_ASSIGN_OR_RETURN(agents_[node], Process::Start(process));
+  return Status::Ok();
+}
+
+void Cluster::MoveAgents(const ClusterOptions& options) {
+  options_.agent_settings_of = options.agent_settings_of;
+  options_.agent_command_of = options.agent_command_of;
+}
+
+Status Cluster::AwaitAgent(int node) {
+  bool answered = WaitUntil(
+      [&] { return !agents_[node].running() || agent::ConnectUnix(AgentSocket(node)).has_value(); },
+      kStartTimeout);
+  if (answered && agents_[node].running()) return Status::Ok();
+  return UnavailableError("agent n" + std::to_string(node) + " did not start:\n" +
+                          ReadAll(AgentLog(node)));
+}
+
+Status Cluster::Start() {
+  HOLDFAST_RETURN_IF_ERROR(MakeDirectories(root()));
+  HOLDFAST_RETURN_IF_ERROR(StartCoordinator());
+  for (int node = 0; node < nodes(); ++node) HOLDFAST_RETURN_IF_ERROR(StartAgent(node));
+  for (int node = 0; node < nodes(); ++node) HOLDFAST_RETURN_IF_ERROR(AwaitAgent(node));
+  return Status::Ok();
+}
+
+pid_t Cluster::KeeperPid(int node) const {
+  auto socket = agent::ConnectUnix(RunDir(node) + "/keeper.sock");
+  if (!socket) return 0;
+  auto credentials = agent::CredentialsOf(socket->get());
+  return credentials ? credentials->pid : 0;
+}
+
+void Cluster::KillKeeper(int node) {
+  pid_t pid = KeeperPid(node);
+  if (pid <= 0) return;
+  auto pidfd = PidFdOf(pid);
+  ::kill(pid, SIGKILL);
+  // The keeper is not our child: init reaps it. It has ended when its socket refuses connections.
+  WaitUntil([&] { return KeeperPid(node) != pid; }, kStartTimeout);
+}
+
+void Cluster::DestroyNode(int node) {
+  agents_[node].Kill();
+  KillKeeper(node);
+  for (const std::string& dir : DataDirs(node)) std::filesystem::remove_all(dir);
+  std::filesystem::remove_all(RunDir(node));
+}
+
+void Cluster::KillEverything() {
+  coordinator_.Signal(SIGKILL);
+  for (Process& agent : agents_) agent.Signal(SIGKILL);
+  coordinator_.Kill();
+  for (Process& agent : agents_) agent.Kill();
+  for (int node = 0; node < nodes(); ++node) KillKeeper(node);
+}
+
+Result<Cluster::CliResult> Cluster::Cli(std::vector<std::string> arguments,
+                                        milliseconds timeout) const {
+  HOLDFAST_ASSIGN_OR_RETURN(std::string dir, MakeTempDir("hf-cli"));
+  ProcessOptions process;
+  process.argv = options_.cli_command;
+  process.argv.insert(process.argv.end(), {BinaryDir() + "/holdfast", "--endpoint", endpoint()});
+  process.argv.insert(process.argv.end(), options_.cli_options.begin(), options_.cli_options.end());
+  process.argv.insert(process.argv.end(), arguments.begin(), arguments.end());
+  process.log_path = dir + "/out";
+  process.error_path = dir + "/errors";
+  HOLDFAST_ASSIGN_OR_RETURN(Process child, Process::Start(process));
+  child.WaitFor(timeout);
+  CliResult result{child.exit_code().value_or(-1), ReadAll(process.log_path),
+                   ReadAll(process.error_path)};
+  std::filesystem::remove_all(dir);
+  return result;
+}
+
+std::string ReadAll(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+Result<std::string> MakeTempDir(const std::string& prefix) {
+  const char* base = std::getenv("TMPDIR");
+  std::string path = std::string(base != nullptr ? base : "/tmp") + "/" + prefix + ".XXXXXX";
+  if (::mkdtemp(path.data()) == nullptr) return Fail(ErrnoStatus(errno, "mkdtemp " + path));
+  return path;
+}
+
+}  // namespace holdfast::local

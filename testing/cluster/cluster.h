@@ -1,0 +1,96 @@
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "testing/cluster/process.h"
+
+namespace holdfast::local {
+
+struct ClusterOptions {
+  std::string root;  // a short path: sockets are beneath it
+  int nodes = 4;
+  uint64_t arena_bytes = 256ULL << 20;
+  int disk_every = 1;
+  int keep_last = 3;
+  int data_dirs = 1;                        // per node
+  std::map<int, std::string> data_dir_of;   // node → other folder, e.g. a small mount
+  std::vector<std::string> agent_settings;  // further "key=value"
+  std::map<int, std::vector<std::string>> agent_settings_of;  // node → its further settings
+  /// Node → the command that starts its agent, e.g. {"ip", "netns", "exec", "n3"}.
+  std::map<int, std::vector<std::string>> agent_command_of;
+  std::vector<std::string> coordinator_settings;
+  std::string endpoint;                          // of the coordinator; empty: a Unix socket
+  std::vector<std::string> coordinator_command;  // the command that starts the coordinator
+  std::vector<std::string> cli_command;          // the command that starts the CLI
+  std::vector<std::string> cli_options;          // --tls-ca …
+};
+
+/// A complete Holdfast cluster on this machine, as real processes over Unix sockets: one
+/// coordinator, and one agent with its keeper per node. A server for which the options have no
+/// command is started with $HOLDFAST_SERVER_COMMAND (words separated by spaces), if that is set.
+/// The destructor ends all processes; the files stay. Thread-compatible.
+class Cluster {
+ public:
+  explicit Cluster(ClusterOptions options);
+  ~Cluster();
+  Cluster(const Cluster&) = delete;
+  Cluster& operator=(const Cluster&) = delete;
+
+  /// Starts the coordinator and all agents, and waits until all answer.
+  Status Start();
+  /// `crash` arms a crash point in that process ("volume.mid_write:3").
+  Status StartCoordinator(const std::string& crash = "");
+  Status StartAgent(int node, const std::string& crash = "");
+  Status AwaitAgent(int node);
+  /// Sets the agents' settings and commands, from `options`, for their next starts.
+  void MoveAgents(const ClusterOptions& options);
+
+  Process& coordinator() { return coordinator_; }
+  Process& agent(int node) { return agents_[node]; }
+  /// Returns the pid of a node's keeper; 0 if none runs.
+  pid_t KeeperPid(int node) const;
+  void KillKeeper(int node);
+  /// Simulates the loss of a machine: kills agent and keeper, and removes sockets and disks.
+  void DestroyNode(int node);
+  /// Kills coordinator, agents and keepers with SIGKILL at once. The memory is lost.
+  void KillEverything();
+
+  std::string endpoint() const {
+    return options_.endpoint.empty() ? "unix:" + root() + "/c.sock" : options_.endpoint;
+  }
+  const std::string& root() const { return options_.root; }
+  int nodes() const { return options_.nodes; }
+  /// Returns the socket on which the node listens for its peers.
+  std::string PeerSocket(int node) const { return NodeDir(node) + "/p.sock"; }
+  std::string AgentSocket(int node) const { return RunDir(node) + "/agent.sock"; }
+  std::string RunDir(int node) const;
+  std::string NodeDir(int node) const;
+  std::vector<std::string> DataDirs(int node) const;
+  std::string AgentLog(int node) const { return NodeDir(node) + "/agent.log"; }
+  std::string CoordinatorLog() const { return root() + "/coordinator.log"; }
+
+  struct CliResult {
+    int exit_code = 0;
+    std::string out;
+    std::string errors;
+  };
+  /// Runs the operator CLI against this cluster.
+  Result<CliResult> Cli(std::vector<std::string> arguments,
+                        std::chrono::milliseconds timeout = std::chrono::minutes(1)) const;
+
+ private:
+  ClusterOptions options_;
+  Process coordinator_;
+  std::vector<Process> agents_;
+};
+
+/// Makes a temporary directory under $TMPDIR or /tmp.
+Result<std::string> MakeTempDir(const std::string& prefix);
+/// Returns the bytes of the file; empty when it cannot be read.
+std::string ReadAll(const std::string& path);
+
+}  // namespace holdfast::local
