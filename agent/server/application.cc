@@ -29,6 +29,7 @@
 #include "base/endpoint.h"
 #include "base/fd.h"
 #include "base/log.h"
+#include "base/log_level.h"
 #include "base/metrics/metrics_server.h"
 #include "base/process.h"
 #include "storage/volume/volume.h"
@@ -142,7 +143,6 @@ class AgentApplication final : public Application {
   std::unique_ptr<TcpPeerServer> peer_server_;
   std::unique_ptr<GpuWatch> gpus_;
   std::unique_ptr<TelemetrySender> telemetry_;
-  std::unique_ptr<Injector> injector_;
   std::unique_ptr<DataService> data_;
   std::unique_ptr<grpc::Server> data_server_;
   std::unique_ptr<coord::MetricsServer> metrics_;
@@ -258,10 +258,6 @@ Status AgentApplication::Serve() {
   HOLDFAST_ASSIGN_OR_RETURN(Endpoint listen, ParseEndpoint(config_.data_listen));
   data_ = std::make_unique<DataService>(*node_, *volume_, *arena_, config_.node);
   if (workers_ != nullptr) data_->ShowWorkers(*workers_);
-  injector_ = std::make_unique<Injector>(InjectorOptions{config_.drills_enabled, config_.run_dir,
-                                                         config_.data_dirs, config_.coordinator},
-                                         node_->watched(), *volume_);
-  data_->AllowFaults(*injector_);
   HOLDFAST_ASSIGN_OR_RETURN(data_server_,
                             coord::StartServer(*data_, listen, config_.tls, "data_listen",
                                                coord::kDataMessageBytesMax, kDataThreadsMax));
@@ -313,7 +309,6 @@ Status AgentApplication::ServeMetrics() {
 }
 
 bool AgentApplication::Tick() {
-  injector_->Reap();
   WatchKeeper();
   const uint64_t before = std::exchange(node_ticks_, link_->node_ticks());
   return node_ticks_ != before;
@@ -361,7 +356,6 @@ void AgentApplication::Stop() {
     data_server_.reset();
   }
   data_.reset();
-  injector_.reset();
   workers_.reset();
   peer_server_.reset();
   node_.reset();

@@ -10,6 +10,7 @@
 #include "agent/api/segment_layout.h"
 #include "base/endpoint.h"
 #include "base/ids.h"
+#include "base/log_level.h"
 
 namespace holdfast::agent {
 namespace {
@@ -83,9 +84,6 @@ void AgentConfig::Bind(ConfigSchema& schema) {
              "Library of the NVIDIA driver that reports errors of the node's GPUs (Xids), used "
              "where it exists; empty: never.");
   metrics.Bind(schema);
-  schema.Add("drills.enabled", &drills_enabled,
-             "Inject the failures of `holdfast drill`: any client that reaches data_listen can "
-             "then end trainers, this agent and its memory.");
   schema.Add("tls.ca", &tls.ca, "PEM file of the authority that both sides trust.");
   schema.Add("tls.cert", &tls.cert, "PEM file of this node's certificate.");
   schema.Add("tls.key", &tls.key, "PEM file of that certificate's private key.");
@@ -165,15 +163,6 @@ Result<std::map<std::string, std::string>> AgentConfig::Labels() const {
     map[label.substr(0, equals)] = label.substr(equals + 1);
   }
   return map;
-}
-
-Result<LogLevel> ParseLogLevel(const std::string& text) {
-  if (text == "debug") return LogLevel::kDebug;
-  if (text == "info") return LogLevel::kInfo;
-  if (text == "warn") return LogLevel::kWarn;
-  if (text == "error") return LogLevel::kError;
-  return Fail(InvalidArgumentError(
-      fmt::format("log_level '{}' is none of debug, info, warn, error", text)));
 }
 
 }  // namespace holdfast::agent

@@ -7,7 +7,6 @@
 
 #include "agent/peers/config.h"
 #include "base/config.h"
-#include "base/log.h"
 #include "base/metrics/metrics_options.h"
 #include "coordinator/api/channel.h"
 
@@ -43,7 +42,6 @@ struct AgentConfig {
   std::string workers_log_dir = "/var/log/holdfast";
   std::string nvml_library = "libnvidia-ml.so.1";
   coord::MetricsOptions metrics;
-  bool drills_enabled = false;
 
   /// Adds every field to `schema`. The configuration must outlive the schema.
   void Bind(ConfigSchema& schema);
@@ -55,7 +53,5 @@ struct AgentConfig {
   /// a start refuses a bad configuration before it changes anything.
   Status CheckStart() const;
 };
-
-Result<LogLevel> ParseLogLevel(const std::string& text);
 
 }  // namespace holdfast::agent

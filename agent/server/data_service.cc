@@ -259,32 +259,6 @@ grpc::Status DataService::ReadWorkerLog(grpc::ServerContext* /*context*/,
   return grpc::Status::OK;
 }
 
-grpc::Status DataService::InjectFault(grpc::ServerContext* /*context*/,
-                                      const InjectFaultRequest* request, InjectFaultReply* reply) {
-  Injector* injector = injector_.load();
-  Result<std::string> what = injector == nullptr
-                                 ? Fail(UnavailableError("this agent is still starting; try again"))
-                                 : injector->Inject(*request);
-  if (what) {
-    reply->set_what(*std::move(what));
-  } else {
-    reply->set_code(static_cast<uint32_t>(what.error().code()));
-    reply->set_message(what.error().message());
-  }
-  return grpc::Status::OK;
-}
-
-grpc::Status DataService::EndFault(grpc::ServerContext* /*context*/, const EndFaultRequest* request,
-                                   EndFaultReply* reply) {
-  Injector* injector = injector_.load();
-  const Status status = injector == nullptr
-                            ? UnavailableError("this agent is still starting; try again")
-                            : injector->End(request->drill());
-  reply->set_code(static_cast<uint32_t>(status.code()));
-  reply->set_message(status.message());
-  return grpc::Status::OK;
-}
-
 grpc::Status DataService::Dump(grpc::ServerContext* /*context*/, const DumpRequest* /*request*/,
                                DumpReply* reply) {
   using nlohmann::json;

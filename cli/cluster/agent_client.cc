@@ -196,28 +196,6 @@ Result<std::string> AgentClient::ReadWorkerLog(const std::string& job, const std
   return reply.data();
 }
 
-Result<std::string> AgentClient::InjectFault(const agent::InjectFaultRequest& request) const {
-  agent::InjectFaultReply reply;
-  grpc::ClientContext call;
-  SilenceGuard guard(call, timeout_ms_);
-  OnInterrupt cancel([&call] { call.TryCancel(); });
-  HOLDFAST_RETURN_IF_ERROR(
-      FromTransport(stub_->InjectFault(&call, request, &reply), peer_, timeout_ms_, kAgentHint));
-  if (reply.code() != 0) return Fail(Status(ErrorFromNumber(reply.code()), reply.message()));
-  return reply.what();
-}
-
-Status AgentClient::EndFault(const std::string& drill) const {
-  agent::EndFaultRequest request;
-  request.set_drill(drill);
-  agent::EndFaultReply reply;
-  grpc::ClientContext call;
-  SilenceGuard guard(call, timeout_ms_);
-  HOLDFAST_RETURN_IF_ERROR(
-      FromTransport(stub_->EndFault(&call, request, &reply), peer_, timeout_ms_, kAgentHint));
-  return Status(ErrorFromNumber(reply.code()), reply.message());
-}
-
 Result<std::string> AgentClient::Dump() const {
   agent::DumpReply reply;
   Status sent = RetryBusy([&](bool* busy) -> Status {

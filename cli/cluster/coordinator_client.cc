@@ -198,15 +198,6 @@ Status CoordinatorClient::Quarantine(const std::string& node, bool set, const st
   return reply ? Status::Ok() : reply.error();
 }
 
-Status CoordinatorClient::KillCoordinator(bool dry_run, int64_t start_in_ms, int64_t down_ms) {
-  coordinator::KillCoordinatorRequest request;
-  request.set_dry_run(dry_run);
-  request.set_start_in_ms(start_in_ms);
-  request.set_down_ms(down_ms);
-  auto reply = Call(&Coordinator::Stub::KillCoordinator, request);
-  return reply ? Status::Ok() : reply.error();
-}
-
 Result<std::vector<std::string>> CoordinatorClient::Jobs(const std::string& job) {
   HOLDFAST_ASSIGN_OR_RETURN(auto reply, GetStatus(job));
   std::vector<std::string> jobs;

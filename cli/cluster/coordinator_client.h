@@ -49,10 +49,6 @@ class CoordinatorClient {
                                                   const std::vector<std::string>& nodes);
   Status Quarantine(const std::string& node, bool set, const std::string& why);
 
-  /// Kills the coordinator, which starts again `down_ms` later. With `dry_run`, only checks whether
-  /// the coordinator would accept this.
-  Status KillCoordinator(bool dry_run, int64_t start_in_ms, int64_t down_ms);
-
   /// Returns the named job, or all jobs when `job` is empty.
   Result<std::vector<std::string>> Jobs(const std::string& job);
 

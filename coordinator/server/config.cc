@@ -4,6 +4,7 @@
 
 #include "base/endpoint.h"
 #include "base/ids.h"
+#include "base/log_level.h"
 #include "storage/erasure/coding_tables.h"
 
 namespace holdfast::coord {
@@ -113,8 +114,6 @@ ConfigSchema BindConfig(CoordinatorConfig& config) {
   BindRestart(config, schema);
   BindDetect(config, schema);
   config.metrics.Bind(schema);
-  schema.Add("drills.enabled", &config.drills_enabled,
-             "Let `holdfast drill` kill this coordinator; it starts again automatically.");
   schema.Add("tls.ca", &config.tls.ca, "PEM file of the authority that signs every certificate.");
   schema.Add("tls.cert", &config.tls.cert, "PEM file of this coordinator's certificate.");
   schema.Add("tls.key", &config.tls.key, "PEM file of its private key.");
@@ -126,14 +125,6 @@ Result<DetectAction> ParseDetectAction(const std::string& text) {
   if (text == "alert") return DetectAction::kAlert;
   if (text == "restart") return DetectAction::kRestart;
   return Fail(InvalidArgumentError("detect.action '" + text + "': use off, alert or restart"));
-}
-
-Result<LogLevel> ParseLogLevel(const std::string& text) {
-  if (text == "debug") return LogLevel::kDebug;
-  if (text == "info") return LogLevel::kInfo;
-  if (text == "warn") return LogLevel::kWarn;
-  if (text == "error") return LogLevel::kError;
-  return Fail(InvalidArgumentError("log_level '" + text + "': use debug, info, warn or error"));
 }
 
 Status CheckConfig(const CoordinatorConfig& config) {

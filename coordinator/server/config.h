@@ -4,7 +4,6 @@
 #include <string>
 
 #include "base/config.h"
-#include "base/log.h"
 #include "base/metrics/metrics_options.h"
 #include "coordinator/api/channel.h"
 #include "coordinator/contract/runs.h"
@@ -36,7 +35,6 @@ struct CoordinatorConfig {
   int64_t detect_restart_stuck_after_ms = 60'000;
   int64_t detect_restart_absent_after_ms = 600'000;
   MetricsOptions metrics;
-  bool drills_enabled = false;
   TlsFiles tls;
 };
 
@@ -46,7 +44,6 @@ ConfigSchema BindConfig(CoordinatorConfig& config);
 /// Checks everything that can be checked before the start: names, addresses, levels, groups and TLS
 /// files.
 Status CheckConfig(const CoordinatorConfig& config);
-Result<LogLevel> ParseLogLevel(const std::string& text);
 
 /// Parses off, alert or restart; anything else is InvalidArgument.
 Result<DetectAction> ParseDetectAction(const std::string& text);
