@@ -39,6 +39,7 @@ std::map<std::string, std::string> CrashEnv(const std::string& crash) {
 
 Cluster::Cluster(ClusterOptions options) : options_(std::move(options)) {
   agents_.resize(options_.nodes);
+  injectors_.resize(options_.nodes);
 }
 
 Cluster::~Cluster() { KillEverything(); }
@@ -64,7 +65,6 @@ Status Cluster::StartCoordinator(const std::string& crash) {
   process.argv.push_back(BinaryDir() + "/holdfast-coordinator");
   for (const std::string& setting :
        {std::string("cluster=local"), "listen=" + endpoint(), "data_dir=" + root() + "/coordinator",
-        std::string("drills.enabled=true"),
         // The programs of these clusters never pause for long, so a hang leads to a quick restart.
         std::string("detect.restart_stuck_after_ms=5000"),
         std::string("detect.restart_absent_after_ms=5000"),
@@ -111,8 +111,6 @@ Status Cluster::StartAgent(int node, const std::string& crash) {
                                            "--set",
                                            "workers.enabled=true",
                                            "--set",
-                                           "drills.enabled=true",
-                                           "--set",
                                            "workers.log_dir=" + NodeDir(node) + "/log"});
   std::vector<std::string> settings = options_.agent_settings;
   if (auto it = options_.agent_settings_of.find(node); it != options_.agent_settings_of.end()) {
@@ -146,7 +144,61 @@ Status Cluster::Start() {
   HOLDFAST_RETURN_IF_ERROR(StartCoordinator());
   for (int node = 0; node < nodes(); ++node) HOLDFAST_RETURN_IF_ERROR(StartAgent(node));
   for (int node = 0; node < nodes(); ++node) HOLDFAST_RETURN_IF_ERROR(AwaitAgent(node));
-  return Status::Ok();
+  if (!options_.injectors) return Status::Ok();
+  for (int node = 0; node < nodes(); ++node) HOLDFAST_RETURN_IF_ERROR(StartInjector(node));
+  return StartCoordinatorInjector();
+}
+
+Status Cluster::StartInjectorIn(const std::string& folder, std::vector<std::string> command,
+                                const std::vector<std::string>& settings, Process* process) {
+  ProcessOptions options;
+  options.argv = std::move(command);
+  options.argv.push_back(BinaryDir() + "/holdfast-fault");
+  for (const std::string& setting :
+       {std::string("cluster=local"), "listen=unix:" + folder + "/fault.sock",
+        "run_dir=" + folder + "/fault", "coordinator=" + endpoint(),
+        std::string("drills.enabled=true")}) {
+    options.argv.insert(options.argv.end(), {"--set", setting});
+  }
+  for (const auto* more : {&settings, &options_.injector_settings}) {
+    for (const std::string& setting : *more) {
+      options.argv.insert(options.argv.end(), {"--set", setting});
+    }
+  }
+  options.log_path = folder + "/fault.log";
+  const size_t logged = ReadAll(options.log_path).size();  // by an earlier start
+  HOLDFAST_ASSIGN_OR_RETURN(*process, Process::Start(options));
+  const bool ready = WaitUntil(
+      [&] {
+        return !process->running() ||
+               ReadAll(options.log_path).find("InjectorReady", logged) != std::string::npos;
+      },
+      kStartTimeout);
+  if (ready && process->running()) return Status::Ok();
+  return UnavailableError("the fault injector did not start:\n" + ReadAll(options.log_path));
+}
+
+Status Cluster::StartInjector(int node) {
+  std::string dirs;
+  for (const std::string& dir : DataDirs(node)) dirs += (dirs.empty() ? "\"" : ",\"") + dir + "\"";
+  std::vector<std::string> settings = {"node=n" + std::to_string(node),
+                                       "agent_run_dir=" + RunDir(node), "data_dirs=[" + dirs + "]"};
+  if (auto it = options_.injector_settings_of.find(node);
+      it != options_.injector_settings_of.end()) {
+    settings.insert(settings.end(), it->second.begin(), it->second.end());
+  }
+  std::vector<std::string> command;
+  if (auto it = options_.agent_command_of.find(node); it != options_.agent_command_of.end()) {
+    command = it->second;
+  }
+  return StartInjectorIn(NodeDir(node), std::move(command), settings, &injectors_[node]);
+}
+
+Status Cluster::StartCoordinatorInjector() {
+  std::vector<std::string> settings = {"node="};
+  settings.insert(settings.end(), options_.coordinator_injector_settings.begin(),
+                  options_.coordinator_injector_settings.end());
+  return StartInjectorIn(root(), options_.coordinator_command, settings, &coordinator_injector_);
 }
 
 pid_t Cluster::KeeperPid(int node) const {
@@ -173,6 +225,8 @@ void Cluster::DestroyNode(int node) {
 }
 
 void Cluster::KillEverything() {
+  for (Process& injector : injectors_) injector.Kill();
+  coordinator_injector_.Kill();
   coordinator_.Signal(SIGKILL);
   for (Process& agent : agents_) agent.Signal(SIGKILL);
   coordinator_.Kill();

@@ -27,6 +27,11 @@ struct ClusterOptions {
   std::vector<std::string> coordinator_command;  // the command that starts the coordinator
   std::vector<std::string> cli_command;          // the command that starts the CLI
   std::vector<std::string> cli_options;          // --tls-ca …
+  /// Also start a fault injector for each node and one for the coordinator.
+  bool injectors = false;
+  std::vector<std::string> injector_settings;  // further "key=value" of all injectors
+  std::map<int, std::vector<std::string>> injector_settings_of;  // node → its further settings
+  std::vector<std::string> coordinator_injector_settings;
 };
 
 /// A complete Holdfast cluster on this machine, as real processes over Unix sockets: one
@@ -46,17 +51,21 @@ class Cluster {
   Status StartCoordinator(const std::string& crash = "");
   Status StartAgent(int node, const std::string& crash = "");
   Status AwaitAgent(int node);
+  /// Starts the fault injector of a node, where its agent runs, or that of the coordinator.
+  Status StartInjector(int node);
+  Status StartCoordinatorInjector();
   /// Sets the agents' settings and commands, from `options`, for their next starts.
   void MoveAgents(const ClusterOptions& options);
 
   Process& coordinator() { return coordinator_; }
   Process& agent(int node) { return agents_[node]; }
+  Process& injector(int node) { return injectors_[node]; }
   /// Returns the pid of a node's keeper; 0 if none runs.
   pid_t KeeperPid(int node) const;
   void KillKeeper(int node);
   /// Simulates the loss of a machine: kills agent and keeper, and removes sockets and disks.
   void DestroyNode(int node);
-  /// Kills coordinator, agents and keepers with SIGKILL at once. The memory is lost.
+  /// Kills injectors, coordinator, agents and keepers with SIGKILL at once. The memory is lost.
   void KillEverything();
 
   std::string endpoint() const {
@@ -83,9 +92,15 @@ class Cluster {
                         std::chrono::milliseconds timeout = std::chrono::minutes(1)) const;
 
  private:
+  /// Starts an injector with its socket, log and folder in `folder`.
+  Status StartInjectorIn(const std::string& folder, std::vector<std::string> command,
+                         const std::vector<std::string>& settings, Process* process);
+
   ClusterOptions options_;
   Process coordinator_;
   std::vector<Process> agents_;
+  std::vector<Process> injectors_;  // by node
+  Process coordinator_injector_;
 };
 
 /// Makes a temporary directory under $TMPDIR or /tmp.

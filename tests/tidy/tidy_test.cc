@@ -34,8 +34,8 @@ std::vector<Source> FilesThatEndIn(const std::set<std::string>& endings) {
     for (std::string line; std::getline(file, line);) source.lines.push_back(line);
     found.push_back(std::move(source));
   };
-  for (const char* room :
-       {"base", "storage", "agent", "coordinator", "client", "cli", "faults", "testing", "tests", "bench", "deploy", "docs"}) {
+  for (const char* room : {"base", "storage", "agent", "coordinator", "client", "cli", "faults",
+                           "testing", "tests", "bench", "deploy", "docs"}) {
     if (!fs::exists(root / room)) continue;
     for (const auto& entry : fs::recursive_directory_iterator(root / room)) {
       if (entry.is_regular_file()) add(entry.path());
@@ -279,6 +279,37 @@ TEST(TidyTest, EachRoomIncludesOnlyRoomsThatItDeclares) {
     }
   }
   EXPECT_EQ(wrong, Lines());
+}
+
+/// The room and all rooms that it uses, directly or through others.
+std::set<std::string> ReachedFrom(const std::string& room,
+                                  const std::map<std::string, std::set<std::string>>& declared) {
+  std::set<std::string> reached = {room};
+  for (size_t before = 0; before != reached.size();) {
+    before = reached.size();
+    for (const std::string& one : std::set<std::string>(reached)) {
+      const auto uses = declared.find(one);
+      if (uses != declared.end()) reached.insert(uses->second.begin(), uses->second.end());
+    }
+  }
+  return reached;
+}
+
+TEST(TidyTest, NothingThatRunsInProductionReachesFaults) {
+  const auto declared = DeclaredRooms();
+  Lines reaching;
+  for (const auto& [room, uses] : declared) {
+    if (room.rfind("agent/", 0) != 0 && room.rfind("coordinator/", 0) != 0 &&
+        room.rfind("client/", 0) != 0 && room.rfind("storage/", 0) != 0) {
+      continue;
+    }
+    for (const std::string& used : ReachedFrom(room, declared)) {
+      if (used.rfind("faults/", 0) == 0) reaching.push_back(room + " reaches " + used);
+    }
+  }
+  EXPECT_EQ(reaching, Lines());
+  EXPECT_EQ(ReachedFrom("cli", declared).count("faults/drill"), 1U);
+  EXPECT_EQ(ReachedFrom("cli", declared).count("faults/injector"), 0U);
 }
 
 TEST(TidyTest, RoomsDependInOneDirection) {
