@@ -160,8 +160,8 @@ Status Cluster::StartInjectorIn(const std::string& folder, std::vector<std::stri
         std::string("drills.enabled=true")}) {
     options.argv.insert(options.argv.end(), {"--set", setting});
   }
-  for (const auto* more : {&settings, &options_.injector_settings}) {
-    for (const std::string& setting : *more) {
+  for (const auto& more : {settings, options_.injector_settings}) {
+    for (const std::string& setting : more) {
       options.argv.insert(options.argv.end(), {"--set", setting});
     }
   }
