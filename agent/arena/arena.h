@@ -12,6 +12,7 @@
 
 #include "agent/api/segment_layout.h"
 #include "base/ids.h"
+#include "base/invariant.h"
 #include "base/life.h"
 #include "base/mutex.h"
 #include "storage/format/seal.h"
@@ -52,6 +53,9 @@ class Segment {
   virtual const SegmentOwner& owner() const = 0;
   virtual uint32_t slot_count() const = 0;
   virtual uint64_t slot_bytes() const = 0;
+  /// Returns the monitor of the rank's memory and pipeline. Once it is violated, the agent neither
+  /// reports nor serves anything from this memory. The memory stays with the keeper.
+  virtual InvariantMonitor& invariants() const = 0;
   /// Returns the descriptor of the complete segment, which is passed to the trainer and registered
   /// for I/O.
   virtual int fd() const = 0;

@@ -37,12 +37,15 @@ std::optional<uint32_t> DiskSlots::OtherLifeForDisk() const {
 std::optional<SaveJob> DiskSlots::TakeDisk() {
   MutexLock lock(table_.mutex);
   for (;;) {
-    if (table_.stopping) return std::nullopt;
+    if (table_.Stopped()) return std::nullopt;
     auto slot = table_.pace.Choose(DiskCandidates(), table_.job());
     if (!slot && flushing_) slot = ToFlush();
     if (!slot) slot = OtherLifeForDisk();
     if (slot) {
       SlotTable::Entry& entry = table_.entries[*slot];
+      HOLDFAST_INVARIANT(table_.segment.invariants(),
+                         entry.disk == SlotTable::Disk::kNone && !entry.discard, Kv("slot", *slot),
+                         Kv("version", ToString(entry.version)));
       entry.disk = SlotTable::Disk::kWriting;
       ++entry.users;
       return table_.JobOf(*slot);
@@ -92,7 +95,7 @@ DiskSlots::DiskFollow DiskSlots::AwaitChecksummed(uint32_t slot, uint64_t seen) 
     DiskFollow follow;
     follow.checksummed = entry.checksummed;
     follow.sealed = entry.phase == SlotTable::Phase::kSealed;
-    follow.given_up = table_.stopping || !entry.given_up.ok();
+    follow.given_up = table_.Stopped() || !entry.given_up.ok();
     if (follow.sealed || follow.given_up || follow.checksummed > seen) return follow;
     table_.changed.Wait(table_.mutex);
   }
@@ -100,6 +103,12 @@ DiskSlots::DiskFollow DiskSlots::AwaitChecksummed(uint32_t slot, uint64_t seen) 
 
 void DiskSlots::FinishDisk(const SaveJob& job, bool given_up) {
   MutexLock lock(table_.mutex);
+  const SlotTable::Entry& entry = table_.entries[job.slot];
+  HOLDFAST_INVARIANT(
+      table_.segment.invariants(),
+      entry.disk == SlotTable::Disk::kWriting && entry.version == job.identity.version,
+      Kv("slot", job.slot), Kv("written", ToString(job.identity.version)),
+      Kv("found", ToString(entry.version)));
   if (given_up) table_.pace.GiveUp(job.identity.version);
   table_.entries[job.slot].disk = SlotTable::Disk::kDone;
   table_.Release(job.slot);

@@ -24,6 +24,7 @@ Node::Node(const NodeOptions& options, Arena& arena, Volume& volume, Coordinator
              arena, volume, clock),
       memory_(ranks_, arena, link, options.before_reserve),
       warnings_(link),
+      stopped_ranks_(ranks_, link, warnings_),
       damage_(ranks_, volume, link),
       memory_shards_(options.node, ranks_, damage_),
       peer_source_(options.node, ranks_, damage_, volume, peers),
@@ -109,6 +110,7 @@ void Node::Tick() {
   trainers_.Tick();
   preparer_.ExpireParked();
   job_service_.Tick();
+  stopped_ranks_.Tick();
   const Clock::TimePoint now = clock_.Now();
   if (now < next_quarantine_check_) return;
   next_quarantine_check_ = now + kQuarantineCheckPause;

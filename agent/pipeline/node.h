@@ -9,6 +9,7 @@
 #include "agent/pipeline/adoption.h"
 #include "agent/pipeline/job_service.h"
 #include "agent/pipeline/scrubber.h"
+#include "agent/pipeline/stopped_ranks.h"
 
 namespace holdfast::agent {
 
@@ -84,6 +85,7 @@ class Node final : public DirectiveHandler {
   RankRegistry ranks_;
   RankMemory memory_;
   Warnings warnings_;
+  StoppedRanks stopped_ranks_;  // loop thread only
   DamageTracker damage_;
   MemoryShards memory_shards_;
   NodePeerSource peer_source_;

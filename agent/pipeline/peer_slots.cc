@@ -18,6 +18,7 @@ std::optional<ShardIdentity> PeerSlots::NextForPeers() {
 }
 
 Status PeerSlots::CheckWait(const std::atomic<bool>& cancelled, Clock::TimePoint deadline) {
+  HOLDFAST_RETURN_IF_ERROR(table_.segment.invariants().error());
   if (table_.stopping) return CancelledError("the agent is stopping");
   if (cancelled.load()) return CancelledError("the wait was cancelled");
   if (Clock::Real().Now() >= deadline) {
@@ -31,6 +32,7 @@ Result<uint32_t> PeerSlots::Follow(VersionId version, const std::atomic<bool>& c
                                    Clock::TimePoint deadline) {
   MutexLock lock(table_.mutex);
   for (;;) {
+    HOLDFAST_RETURN_IF_ERROR(table_.segment.invariants().error());
     VersionId newest = table_.newest_sealed;
     for (uint32_t slot = 0; slot < table_.entries.size(); ++slot) {
       SlotTable::Entry& entry = table_.entries[slot];
@@ -60,6 +62,10 @@ Result<uint64_t> PeerSlots::AwaitBytes(uint32_t slot, uint64_t until,
   MutexLock lock(table_.mutex);
   for (;;) {
     const SlotTable::Entry& entry = table_.entries[slot];
+    HOLDFAST_INVARIANT(table_.segment.invariants(),
+                       entry.users > 0 && entry.checksummed <= entry.image_bytes, Kv("slot", slot),
+                       Kv("users", entry.users), Kv("checksummed", entry.checksummed));
+    HOLDFAST_RETURN_IF_ERROR(table_.segment.invariants().error());
     if (entry.phase == SlotTable::Phase::kSealed || entry.checksummed >= until) {
       return entry.checksummed;
     }

@@ -45,6 +45,7 @@ LifeId RankSlots::life() {
 
 Result<std::vector<VersionId>> RankSlots::Vacate(bool on_disk_too) {
   MutexLock lock(table_.mutex);
+  HOLDFAST_RETURN_IF_ERROR(table_.segment.invariants().error());
   const std::vector<SlotInfo> slots = table_.Infos();
   const std::vector<uint32_t> freeable = FreeableSlots(slots, table_.job());
   for (const SlotInfo& slot : slots) {

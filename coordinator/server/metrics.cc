@@ -157,14 +157,20 @@ constexpr MetricSpec kSuspicions{"holdfast_detector_suspicions_total", Kind::kCo
 constexpr MetricSpec kSuspected{"holdfast_detector_suspected", Kind::kGauge,
                                 "Hangs suspected now: faults if they last."};
 
-constexpr const MetricSpec* kAll[] = {
-    &kEpoch,          &kLoaded,    &kNodeUp,         &kNodeHeld,      &kDiskFree,     &kWarnings,
-    &kOtherLife,      &kRefused,   &kQuarantined,    &kGpuSuspect,    &kIncarnation,  &kJobPhase,
-    &kRanks,          &kJoined,    &kNewestStep,     &kCommittedStep, &kCommittedAge, &kRestorable,
-    &kRestorableStep, &kDurable,   &kUnderProtected, &kPending,       &kCommitted,    &kAborted,
-    &kParityNodes,    &kRunPhase,  &kRestarts,       &kSpares,        &kWorkers,      &kIncidents,
-    &kDetect,         &kRecover,   &kLostSteps,      &kWatchedJobs,   &kDigests,      &kFaults,
-    &kSuspicions,     &kSuspected, &kDroppedSeries};
+constexpr const MetricSpec* kAll[] = {&kEpoch,          &kLoaded,       &kNodeUp,
+                                      &kNodeHeld,       &kDiskFree,     &kWarnings,
+                                      &kOtherLife,      &kRefused,      &kQuarantined,
+                                      &kGpuSuspect,     &kIncarnation,  &kJobPhase,
+                                      &kRanks,          &kJoined,       &kNewestStep,
+                                      &kCommittedStep,  &kCommittedAge, &kRestorable,
+                                      &kRestorableStep, &kDurable,      &kUnderProtected,
+                                      &kPending,        &kCommitted,    &kAborted,
+                                      &kParityNodes,    &kRunPhase,     &kRestarts,
+                                      &kSpares,         &kWorkers,      &kIncidents,
+                                      &kDetect,         &kRecover,      &kLostSteps,
+                                      &kWatchedJobs,    &kDigests,      &kFaults,
+                                      &kSuspicions,     &kSuspected,    &kInvariantViolations,
+                                      &kDroppedSeries};
 
 template <typename Number>
 double Value(Number number) {

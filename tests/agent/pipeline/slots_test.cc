@@ -139,6 +139,7 @@ TEST_F(RankSlotsTest, APeerFollowsASaveFromItsFirstByteToItsSeal) {
   ASSERT_TRUE(slots_->sealing().TakeSave().has_value());
   slots_->sealing().PublishChecksummed(*slot, 500);
   EXPECT_EQ(*slots_->peers().AwaitBytes(*followed, 400, cancelled, later), 500U);
+  slots_->sealing().PublishChecksummed(*slot, kImageBytes);
   ASSERT_TRUE(slots_->saves().EndSave(*slot, At(1)).ok());
   ASSERT_TRUE(slots_->sealing().SealSave(*slot, SealOf(At(1))).ok());
   EXPECT_TRUE(slots_->peers().AwaitSeal(*followed, cancelled, later));
