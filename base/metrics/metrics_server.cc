@@ -20,6 +20,7 @@
 #include "base/clock.h"
 #include "base/endpoint.h"
 #include "base/fd.h"
+#include "base/invariant.h"
 #include "base/log.h"
 #include "base/metrics/scrape_connection.h"
 
@@ -271,6 +272,10 @@ void MetricsServer::Http::Respond(const httplib::Request& request, httplib::Resp
   if (request.method != "GET") {
     response.set_header("Allow", "GET");
     return answer(405, "only GET\n");
+  }
+  if (request.path == "/health") {
+    const std::string why = FirstInvariantViolation();
+    return why.empty() ? answer(200, "ok\n") : answer(503, "invariant violated: " + why + "\n");
   }
   if (request.path != "/metrics") return answer(404, "metrics are at /metrics\n");
   answer(200, Render(collect_));

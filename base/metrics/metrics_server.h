@@ -12,7 +12,8 @@
 namespace holdfast::coord {
 
 /// Publishes a program's metrics: answers each GET /metrics with a page from `collect`, and writes
-/// pages to the text file. The process must ignore SIGPIPE.
+/// pages to the text file. GET /health is answered with 200, and with 503 and the reason once an
+/// invariant is violated. The process must ignore SIGPIPE.
 class MetricsServer {
  public:
   /// Returns a page. Several threads call this at the same time. It must not block for long.

@@ -45,7 +45,9 @@ void ExamineNode(const NodeStatus& node, bool any_alive, int64_t now, std::vecto
   for (const std::string& warning : node.warnings()) {
     const std::string_view code = coord::NodeWarningCode(warning);
     full = full || code == "DISK_FULL";
-    out.push_back({std::string(code), HealthLevel::kWarn, subject, warning});
+    const bool stopped = code == "INVARIANT_VIOLATED";
+    out.push_back(
+        {std::string(code), stopped ? HealthLevel::kError : HealthLevel::kWarn, subject, warning});
   }
   // 0 without a warning: an agent without data directories.
   if (!full && node.disk_free_percent() > 0 && node.disk_free_percent() < kDiskLowPercent) {
@@ -221,6 +223,12 @@ JobHealth HealthOf(const ClusterSnapshot& snapshot, const JobStatus& job) {
 }
 
 std::vector<Finding> Examine(const ClusterSnapshot& snapshot, int64_t stale_after_nanos) {
+  if (!snapshot.status.stopped_why().empty()) {
+    // The coordinator no longer knows which nodes and replicas exist, so nothing else is certain.
+    return {{"INVARIANT_VIOLATED", HealthLevel::kError, "coordinator",
+             "it commits nothing more, because an invariant is violated: " +
+                 snapshot.status.stopped_why()}};
+  }
   std::vector<Finding> findings = ExamineNodes(snapshot.status, snapshot.now_wall_nanos);
   for (const JobStatus& job : snapshot.status.jobs()) {
     ExamineRestorable(job, findings);

@@ -110,7 +110,9 @@ Applier::Applier(std::string cluster, StateOptions options, SupervisorOptions ru
       clock_(clock),
       tick_(std::clamp<std::chrono::nanoseconds>(options_.node_lease / 10,
                                                  std::chrono::milliseconds(10),
-                                                 std::chrono::milliseconds(100))) {}
+                                                 std::chrono::milliseconds(100))) {
+  options_.invariants = run_options_.invariants = &invariants_;
+}
 
 Result<std::unique_ptr<Applier>> Applier::Start(std::string cluster, StateOptions options,
                                                 SupervisorOptions runs, StoreOpener opener,
@@ -140,11 +142,14 @@ Status Applier::Load() {
   supervisor_.reset();
   catalog_.reset();
   HOLDFAST_ASSIGN_OR_RETURN(auto store, opener_());
-  HOLDFAST_ASSIGN_OR_RETURN(auto catalog, Catalog::Open(std::move(store), cluster_));
+  HOLDFAST_ASSIGN_OR_RETURN(auto catalog, Catalog::Open(std::move(store), cluster_, invariants_));
   HOLDFAST_ASSIGN_OR_RETURN(Records records, catalog->Read());
+  HOLDFAST_INVARIANT(invariants_, catalog->epoch().value > epoch_.load(),
+                     Kv("epoch", catalog->epoch().value), Kv("before", epoch_.load()));
   options_.epoch = catalog->epoch();
   options_.life = run_options_.life = catalog->life();
   HOLDFAST_ASSIGN_OR_RETURN(State state, State::Load(options_, records, at_));
+  HOLDFAST_RETURN_IF_ERROR(invariants_.error());
   attendance_.Reset(records);
   catalog_ = std::move(catalog);
   state_.emplace(std::move(state));
@@ -240,7 +245,7 @@ void Applier::Run() {
       for (Work& work : batch) AnswerQueries(work, true);
       return;
     }
-    if (!state_ && clock_.Now() >= reload_at_) {
+    if (!state_ && !invariants_.violated() && clock_.Now() >= reload_at_) {
       Status status = Load();
       if (!status.ok()) {
         Log(LogLevel::kError, "StoreUnusable", {Kv("why", status.ToString())});
@@ -299,6 +304,7 @@ void Applier::ApplyRunChanges(std::vector<Effect>& effects) {
 }
 
 void Applier::ApplyBatch(std::vector<Work>& batch) {
+  if (invariants_.violated()) return Refuse(batch);
   std::vector<Effect> effects;
   // This comes first: otherwise an event could find an expired lease.
   if (state_ && resumed_) Apply(Tick{.resumed = true}, effects);
@@ -317,7 +323,13 @@ void Applier::ApplyBatch(std::vector<Work>& batch) {
   }
   if (state_) ApplyRunChanges(effects);
   Status status = UnavailableError("the metadata store is unavailable; try again");
-  if (state_) status = StoreBatch(effects);
+  HOLDFAST_INVARIANT(invariants_, state_.has_value() == supervisor_.has_value(),
+                     Kv("state", state_.has_value()), Kv("supervisor", supervisor_.has_value()));
+  if (state_ && !invariants_.violated()) status = StoreBatch(effects);
+  if (invariants_.violated()) {
+    StopApplying();
+    return Refuse(batch);
+  }
   if (status.ok()) {
     Deliver(effects);
     if (MarksOf(effects).commit) HOLDFAST_CRASH_POINT("coordinator.after_publish");
@@ -374,6 +386,31 @@ void Applier::CloseSink(AttachId attach, const Status& why) {
 void Applier::AbandonClients(const Status& why) {
   for (auto& [request, handler] : std::exchange(handlers_, {})) handler(nullptr);
   for (auto& [attach, sink] : std::exchange(sinks_, {})) sink->Close(why);
+}
+
+void Applier::StopApplying() {
+  Log(LogLevel::kError, "ApplierStopped", {Kv("why", invariants_.what())});
+  state_.reset();
+  supervisor_.reset();
+  // Without a catalog the violation was found while the store was loaded.
+  if (catalog_ == nullptr) return;
+  const Result<Records> records = catalog_->Read();
+  if (!records) {
+    Log(LogLevel::kError, "StoreUnusable", {Kv("why", records.error().ToString())});
+    return;
+  }
+  Result<State> state = State::Load(options_, *records, at_);
+  if (!state) return;
+  state_.emplace(*std::move(state));
+  supervisor_.emplace(run_options_, *records, at_);
+}
+
+void Applier::Refuse(std::vector<Work>& batch) {
+  for (Work& work : batch) Register(work);
+  AbandonClients(
+      UnavailableError("the coordinator has stopped: an invariant is violated; see the section "
+                       "INVARIANT_VIOLATED of the runbook"));
+  for (Work& work : batch) AnswerQueries(work, false);
 }
 
 }  // namespace holdfast::coord

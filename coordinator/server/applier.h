@@ -6,10 +6,12 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/invariant.h"
 #include "base/mutex.h"
 #include "coordinator/restart/supervisor.h"
 #include "coordinator/server/attendance.h"
@@ -30,8 +32,11 @@ class DirectiveSink {
 /// The single writer. Its thread applies all queued events as a batch and stores their effects in
 /// one synced write; only then does it send replies and directives. If the write fails, its outcome
 /// is unknown: the applier drops the state, ends all waiting calls so that they are tried again,
-/// closes every stream, and loads the state from the store again. Threads: any may call Submit,
-/// Attach, Query and Stop.
+/// closes every stream, and loads the state from the store again.
+///
+/// Once an invariant is violated, the state in memory may be wrong. The applier then stores nothing
+/// more: it refuses events, closes the streams, and answers queries from what the store has. Only a
+/// new process applies events again. Threads: any may call Submit, Attach, Query and Stop.
 class Applier {
  public:
   using StoreOpener = std::function<Result<std::unique_ptr<MetaStore>>()>;
@@ -58,6 +63,8 @@ class Applier {
   void Attach(NodeAttached event, std::shared_ptr<DirectiveSink> sink);
   void Query(StateQuery state_query);
   void Query(SupervisorQuery state_query);
+  /// Describes the violated invariant that stopped the applier; empty while the applier works.
+  std::string stopped_why() const { return invariants_.what(); }
   const Attendance& attendance() const { return attendance_; }
   /// Ends the thread, fails all waiting calls and closes every stream.
   void Stop();
@@ -91,9 +98,14 @@ class Applier {
   void Deliver(const std::vector<Effect>& effects);
   void CloseSink(AttachId attach, const Status& why);
   void AbandonClients(const Status& why);
+  /// Drops the batch, whose effects were not stored, and replaces the state by what the store has.
+  void StopApplying();
+  /// Refuses the events of a batch after StopApplying(). Queries are answered.
+  void Refuse(std::vector<Work>& batch);
   void Enqueue(Work work);
 
   const std::string cluster_;
+  InvariantMonitor invariants_{"coordinator"};
   StateOptions options_;
   SupervisorOptions run_options_;
   const StoreOpener opener_;

@@ -18,8 +18,8 @@ constexpr MetricSpec kEpoch{"holdfast_coordinator_epoch", Kind::kGauge,
                             "Starts of a coordinator on this store."};
 constexpr MetricSpec kLoaded{
     "holdfast_coordinator_loaded", Kind::kGauge,
-    "1: the state is loaded; 0: the store is loading or does not answer, and the series below are "
-    "missing."};
+    "1: the state is loaded; 0: the store is loading or does not answer, or a violated invariant "
+    "stopped the coordinator, and the series below are missing."};
 constexpr MetricSpec kNodeUp{
     "holdfast_node_up", Kind::kGauge, "1: the node's agent is attached.", {"node"}};
 constexpr MetricSpec kNodeHeld{"holdfast_node_held_bytes",
@@ -34,7 +34,8 @@ constexpr MetricSpec kWarnings{
     "holdfast_node_warnings",
     Kind::kGauge,
     "Conditions that the node's agent reports, by health code: `DISK_FULL`, `DISK_FAILED`, "
-    "`QUARANTINED_FILES`, `IO_URING_REFUSED`, `KEEPER_LOST`, `KEEPER_SHARED` or `NODE_WARNING`.",
+    "`QUARANTINED_FILES`, `IO_URING_REFUSED`, `KEEPER_LOST`, `KEEPER_SHARED`, `INVARIANT_VIOLATED` "
+    "or `NODE_WARNING`.",
     {"node", "code"}};
 constexpr MetricSpec kOtherLife{
     "holdfast_node_other_life_shards",
@@ -293,17 +294,18 @@ std::future<MetricsPage> QueryApplier(Applier& applier, int64_t now_wall_nanos) 
   };
   // Shared with the queries, which may be answered after the caller has stopped waiting.
   auto answer = std::make_shared<Answer>();
-  applier.Query([answer, now_wall_nanos](const State* state, Epoch) {
-    answer->page.Set(kLoaded, state == nullptr ? 0 : 1);
-    if (state == nullptr) return;
+  applier.Query([answer, now_wall_nanos, &applier](const State* state, Epoch) {
+    const bool works = state != nullptr && applier.stopped_why().empty();
+    answer->page.Set(kLoaded, works ? 1 : 0);
+    if (!works) return;
     ShowNodes(*state, answer->page);
     for (const NodeStatus& node : state->Nodes()) answer->nodes.insert(node.name);
     const auto jobs = state->Jobs("");
     if (!jobs) return;
     for (const JobStatus& job : *jobs) Show(job, now_wall_nanos, answer->page);
   });
-  applier.Query([answer](const Supervisor* supervisor) {
-    if (supervisor != nullptr) {
+  applier.Query([answer, &applier](const Supervisor* supervisor) {
+    if (supervisor != nullptr && applier.stopped_why().empty()) {
       for (const RunStatus& run : supervisor->Runs("")) Show(run, answer->page);
       ShowExcluded(*supervisor, std::move(answer->nodes), answer->page);
       ShowIncidents(*supervisor, answer->page);

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "coordinator/state/forgotten.h"
+#include "coordinator/state/invariants.h"
 #include "coordinator/state/lives.h"
 #include "coordinator/state/survivability.h"
 #include "coordinator/state/targets.h"
@@ -174,6 +175,7 @@ void TryCommit(Context& context, Job& job, VersionState& version, Tier tier) {
   if (!complete) return;
   // Only the current incarnation commits new versions; a committed one may reach more tiers later.
   if (version.id.incarnation != job.incarnation && version.tiers == 0) return;
+  CheckCommit(context, job, version, tier);
   if (version.tiers == 0) {
     CompareTensorReplicas(context, job, version);
     version.wall_nanos = context.at.wall_nanos;

@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <set>
 #include <vector>
 
+#include "coordinator/state/invariants.h"
 #include "coordinator/state/parity_plan.h"
 #include "coordinator/state/versions.h"
 
@@ -13,26 +13,6 @@ namespace holdfast::coord {
 namespace {
 Status BadRecords(std::string text) {
   return DataLossError("the metadata store contradicts itself: " + std::move(text));
-}
-
-/// Whether each rank of the world is in the image of exactly one member, and no node is a member
-/// twice.
-bool IsValidPlan(const LineageRecord& lineage) {
-  std::vector<bool> placed(lineage.world);
-  std::set<std::string> nodes;
-  uint32_t ranks = 0;
-  for (const PlannedGroup& group : lineage.peers) {
-    if (group.parity == 0 || group.parity >= group.members.size()) return false;
-    for (const PlannedMember& member : group.members) {
-      if (!nodes.insert(member.node).second) return false;
-      for (const PlanRank& rank : member.ranks) {
-        if (rank.rank.value >= lineage.world || placed[rank.rank.value]) return false;
-        placed[rank.rank.value] = true;
-        ++ranks;
-      }
-    }
-  }
-  return lineage.peers.empty() || ranks == lineage.world;
 }
 
 void LoadJob(Context& context, const JobRecord& record) {

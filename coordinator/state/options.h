@@ -4,6 +4,7 @@
 #include <string>
 
 #include "base/ids.h"
+#include "base/invariant.h"
 #include "base/life.h"
 #include "coordinator/state/groups.h"
 
@@ -16,6 +17,8 @@ struct PeerOptions {
 };
 
 struct StateOptions {
+  /// Records violations of the rules; outlives the state. Whoever stores effects asks it first.
+  InvariantMonitor* invariants = &InvariantMonitor::Process();
   Epoch epoch;
   LifeId life;  // of the store; 0 (tests): every replica counts as of this life
   std::chrono::nanoseconds node_lease = std::chrono::seconds(3);

@@ -4,6 +4,7 @@
 
 #include "coordinator/state/forget.h"
 #include "coordinator/state/forgotten.h"
+#include "coordinator/state/invariants.h"
 #include "coordinator/state/job_states.h"
 #include "coordinator/state/join.h"
 #include "coordinator/state/lifecycle.h"
@@ -22,7 +23,15 @@ void AdvanceJob(Context& context, Job& job) {
   if (job.changed) {
     AdvanceRestore(context, job);
     ApplyRetention(context, job);
+    const Step disk_target = job.disk_target.step();
+    const Step peer_target = job.peer_target.step();
     AdvanceTargets(job);
+    HOLDFAST_INVARIANT(
+        *context.options.invariants,
+        job.disk_target.step() >= disk_target && job.peer_target.step() >= peer_target,
+        Kv("job", job.name), Kv("disk", job.disk_target.step().value),
+        Kv("peer", job.peer_target.step().value));
+    CheckJob(context, job);
     job.changed = false;
   }
   SendJobStates(context, job);

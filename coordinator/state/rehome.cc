@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "coordinator/state/invariants.h"
 #include "coordinator/state/survivability.h"
 
 namespace holdfast::coord {
@@ -133,6 +134,8 @@ void RehomeLost(Context& context, Job& job) {
          it != job.versions.end() && it->first.incarnation == incarnation; ++it) {
       it->second.fully_available.reset();
     }
+    CheckParityPlan(context, lineage);
+    CheckGroupIndex(context, lineage, groups);
     context.effects.emplace_back(PutLineage{lineage, LineageChange::kPlanned});
     if (incarnation == job.incarnation) job.job_state_changed = true;
   }

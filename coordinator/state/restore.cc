@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "coordinator/state/invariants.h"
 #include "coordinator/state/parity_plan.h"
 #include "coordinator/state/prepares.h"
 #include "coordinator/state/reshard.h"
@@ -108,6 +109,7 @@ bool RunRestoreTask(Context& context, Job& job, Rank rank) {
 
 void DecideRestore(Context& context, Job& job) {
   LineageRecord& lineage = job.lineage();
+  CheckDecision(context, job);
   lineage.decision = Decision::kVersion;
   lineage.restored = job.plan.candidate;
   context.effects.emplace_back(PutLineage{lineage, LineageChange::kDecided});
@@ -126,6 +128,8 @@ void DecideRestore(Context& context, Job& job) {
 
 void DecideFresh(Context& context, Job& job) {
   LineageRecord& lineage = job.lineage();
+  HOLDFAST_INVARIANT(*context.options.invariants, lineage.decision == Decision::kNone,
+                     Kv("job", job.name), Kv("incarnation", job.incarnation.value));
   lineage.decision = Decision::kFresh;
   context.effects.emplace_back(PutLineage{lineage, LineageChange::kDecided});
   job.plan.open = false;

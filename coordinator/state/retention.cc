@@ -6,6 +6,7 @@
 #include <set>
 #include <vector>
 
+#include "coordinator/state/invariants.h"
 #include "coordinator/state/restore_plan.h"
 #include "coordinator/state/survivability.h"
 #include "coordinator/state/targets.h"
@@ -61,6 +62,9 @@ std::set<VersionId> ProtectedVersions(const Job& job) {
 }
 
 void Tombstone(Context& context, Job& job, VersionState& version) {
+  HOLDFAST_INVARIANT(*context.options.invariants, !version.pinned && version.committed(),
+                     Kv("job", job.name), Kv("version", ToString(version.id)),
+                     Kv("pinned", version.pinned));
   version.phase = Phase::kRemoving;
   StoreVersion(context, job, version, 0);
   version.ForEachReplica([&](const Replica& replica) {
@@ -70,6 +74,8 @@ void Tombstone(Context& context, Job& job, VersionState& version) {
 
 /// Erases a version and its record. Replicas that are reported later are recognized as dead.
 void EraseRecord(Context& context, Job& job, VersionState& version) {
+  HOLDFAST_INVARIANT(*context.options.invariants, !(version.committed() && version.pinned),
+                     Kv("job", job.name), Kv("version", ToString(version.id)));
   std::set<NodeIndex> in_memory;
   version.ForEachReplica([&](const Replica& replica) {
     if (replica.tier == Tier::kDisk) job.remove_disk.insert({replica.node, version.id});
@@ -171,8 +177,10 @@ void PruneAborted(Context& context, Job& job) {
 void ApplyRetention(Context& context, Job& job) {
   if (job.retention_due && BarrierOpen(context, job)) {
     const std::set<VersionId> keep = ProtectedVersions(job);
+    const VersionId floor = NewestRestorable(job);
     RetainDisk(context, job, keep);
     RetainMemory(context, job, keep);
+    CheckRetention(context, job, floor);
     job.retention_due = false;
   }
   EraseRemoved(context, job);

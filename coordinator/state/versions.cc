@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "coordinator/state/invariants.h"
 #include "coordinator/state/survivability.h"
 #include "coordinator/state/targets.h"
 
@@ -58,6 +59,7 @@ void StoreVersion(Context& context, const Job& job, VersionState& version,
   if (version.committed_at(Tier::kPeer)) {
     for (const RankShard& shard : version.parity) record.parity_digests.push_back(shard.digest);
   }
+  CheckVersionRecord(context, job, record, committed_tier_bit);
   context.effects.emplace_back(PutVersion{std::move(record), committed_tier_bit});
 }
 
@@ -66,6 +68,8 @@ void AbortVersion(Context& context, Job& job, VersionState& version, bool store)
   for (TierTarget* target : {&job.disk_target, &job.peer_target}) {
     if (SelectsVersion(job, *target, version.id)) target->Resolve(version.id.step);
   }
+  HOLDFAST_INVARIANT(*context.options.invariants, version.tiers == 0, Kv("job", job.name),
+                     Kv("version", ToString(version.id)), Kv("tiers", version.tiers));
   version.phase = Phase::kAborted;
   version.samples.clear();
   ++job.aborted_total;

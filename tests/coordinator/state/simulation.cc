@@ -99,6 +99,7 @@ void Simulation::Observe(const Event& event) {
 void Simulation::Apply(const Event& event) {
   Observe(event);
   std::vector<Effect> effects = state_->Apply(event, at_);
+  EXPECT_EQ(options_.invariants->what(), "");
   StoredRecords before = records_;
   const bool writes = std::any_of(effects.begin(), effects.end(),
                                   [](const Effect& effect) { return effect.index() <= 5; });
