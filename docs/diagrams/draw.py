@@ -19,18 +19,18 @@ from html import escape
 
 FOLDER = pathlib.Path(__file__).resolve().parent
 ROOT = FOLDER.parent.parent
-CHARACTER, LINE, MARGIN = 6.9, 16, 20
+CHARACTER, LINE, MARGIN = 7.3, 16, 20
 STYLE = """<style>
   svg { font-family: sans-serif; font-size: 13px; }
   .page { fill: #ffffff; } text { fill: #1e293b; } .code { font-family: monospace; font-size: 12px; }
   .box { fill: #dbeafe; stroke: #475569; } .work { fill: #fef3c7; stroke: #a16207; } .frame { fill: none; stroke: #64748b; }
   .life { stroke: #94a3b8; stroke-dasharray: 2 3; } .phase { fill: #f1f5f9; stroke: none; }
   .message { stroke: #1e293b; fill: none; } .answer { stroke-dasharray: 5 3; } .head { fill: #1e293b; }
-  .bold { font-weight: bold; }
+  .bold { font-weight: bold; } .label { paint-order: stroke; stroke: #ffffff; stroke-width: 5px; }
   @media (prefers-color-scheme: dark) {
     .page { fill: #0f172a; } text { fill: #e2e8f0; } .box { fill: #1e3a5f; stroke: #94a3b8; }
     .work { fill: #4a3a12; stroke: #d4a72c; } .frame { stroke: #94a3b8; } .phase { fill: #1e293b; }
-    .message { stroke: #e2e8f0; } .head { fill: #e2e8f0; } .life { stroke: #64748b; }
+    .label { stroke: #0f172a; } .message { stroke: #e2e8f0; } .head { fill: #e2e8f0; } .life { stroke: #64748b; }
   }
 </style>
 <defs><marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" orient="auto">
@@ -103,7 +103,8 @@ def sequence(path):
     x = [MARGIN + max(width_of(actors[0][1]) / 2 + 14, 40)]
     right = 0
     for column in range(1, len(actors) + 1):
-        least = x[-1] + 120
+        names = [width_of(name) / 2 + 16 for _, name in actors[column - 1:column + 1]]
+        least = x[-1] + max(120, sum(names))
         for kind, source, target, lines in steps:
             if kind == "phase":
                 continue
@@ -136,7 +137,7 @@ def sequence(path):
         else:
             start, end = x[index[source]], x[index[target]]
             y += len(lines) * LINE
-            body += text_at((start + end) / 2, y - (len(lines) - 1) * LINE - 5, lines)
+            body += text_at((start + end) / 2, y - (len(lines) - 1) * LINE - 5, lines, style="label")
             style = "message answer" if kind == "answer" else "message"
             body.append(f'<path class="{style}" d="M{start:.0f} {y}H{end:.0f}" marker-end="url(#arrow)"/>')
             y += 14
@@ -150,7 +151,7 @@ def sequence(path):
     return page(title, width, height, out + body)
 
 
-CELL_WIDTH, CELL_HEIGHT, BOX_WIDTH, BOX_HEIGHT = 270, 120, 168, 64
+CELL_WIDTH, CELL_HEIGHT, BOX_WIDTH, BOX_HEIGHT = 270, 120, 176, 64
 
 
 def boxes(path):
@@ -170,8 +171,8 @@ def boxes(path):
     def corner(column, row):
         return MARGIN + 20 + column * CELL_WIDTH, 66 + row * CELL_HEIGHT
 
-    width = max(corner(c + w, 0)[0] for c, _, w, _, _ in frames) + MARGIN
-    height = max(corner(0, r + h)[1] for _, r, _, h, _ in frames) + MARGIN
+    width = max(corner(c + w, 0)[0] - 50 for c, _, w, _, _ in frames) + MARGIN
+    height = max(corner(0, r + h)[1] - 36 for _, r, _, h, _ in frames) + MARGIN
     out = text_at(MARGIN, 26, [title], "start", "bold")
     for column, row, wide, high, name in frames:
         left, top = corner(column, row)
@@ -185,12 +186,13 @@ def boxes(path):
             upper, lower = sorted((y1, y2))
             middle = x1 + BOX_WIDTH / 2
             ends = (middle, upper + BOX_HEIGHT + 6, middle, lower + 6)
-            labels += text_at(middle + 6, (ends[1] + ends[3]) / 2 + 4, [label], "start")
+            labels += text_at(middle + 6, (ends[1] + ends[3]) / 2 + 4, [label], "start", "label")
         else:
             (left, at), (right, to) = sorted(((x1, y1), (x2, y2)))
             ends = (left + BOX_WIDTH, at + 6 + BOX_HEIGHT / 2, right, to + 6 + BOX_HEIGHT / 2)
-            lines = balanced(wrap(label, 14 if at == to else 24))
-            labels += text_at((ends[0] + ends[2]) / 2, (ends[1] + ends[3]) / 2 - 6 - (len(lines) - 1) * LINE, lines)
+            lines = balanced(wrap(label, 22))
+            labels += text_at((ends[0] + ends[2]) / 2, (ends[1] + ends[3]) / 2 - 6 - (len(lines) - 1) * LINE, lines,
+                              style="label")
         out.append('<path class="message" d="M{:.0f} {:.0f}L{:.0f} {:.0f}" marker-end="url(#arrow)" '
                    'marker-start="url(#back)"/>'.format(*ends))
     for column, row, name, what in nodes.values():
