@@ -12,7 +12,7 @@ namespace holdfast::coord {
 /// and each group has fewer rows of parity than members.
 bool IsValidPlan(const LineageRecord& lineage);
 
-/// Before the first commit of the version at `tier`: recounts what the counters of the version say.
+/// Before the first commit of the version at `tier`: recounts the counters of the version.
 void CheckCommit(const ReadContext& context, const Job& job, const VersionState& version,
                  Tier tier);
 

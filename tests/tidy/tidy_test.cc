@@ -35,7 +35,7 @@ std::vector<Source> FilesThatEndIn(const std::set<std::string>& endings) {
     found.push_back(std::move(source));
   };
   for (const char* room : {"base", "storage", "agent", "coordinator", "client", "cli", "faults",
-                           "testing", "tests", "bench", "deploy", "docs"}) {
+                           "testing", "tests", "bench", "deploy", "docs", "cmake"}) {
     if (!fs::exists(root / room)) continue;
     for (const auto& entry : fs::recursive_directory_iterator(root / room)) {
       if (entry.is_regular_file()) add(entry.path());
@@ -218,6 +218,74 @@ TEST(TidyTest, ProseKeepsToTheFieldsTerms) {
     }
   }
   EXPECT_EQ(found, Lines());
+}
+
+/// The text of a file of the tree.
+std::string TextOf(const std::string& path) {
+  std::ifstream file(fs::path(HOLDFAST_SOURCE_DIR) / path);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+/// One group of each match of `pattern` in the sources of the servers.
+std::vector<std::string> MatchesInServers(const std::string& pattern, size_t group) {
+  std::vector<std::string> found;
+  const std::regex regex(pattern);
+  for (const Source& source : Sources()) {
+    const std::string room = source.path.substr(0, source.path.find('/'));
+    if (room != "agent" && room != "base" && room != "coordinator" && room != "storage" &&
+        room != "faults") {
+      continue;
+    }
+    std::string text;
+    for (const std::string& line : source.lines) text += line + "\n";
+    for (std::sregex_iterator match(text.begin(), text.end(), regex), end; match != end; ++match) {
+      found.push_back((*match)[group].str());
+    }
+  }
+  return found;
+}
+
+TEST(TidyTest, LogEventsAreCamelCaseAndListed) {
+  const std::vector<std::string> events =
+      MatchesInServers(R"re(\bLog\([^;"]*LogLevel::k\w+,\s*"([^"]*)")re", 1);
+  EXPECT_GT(events.size(), 90U);
+  const std::regex form("[A-Z][a-z0-9]+([A-Z][a-z0-9]*)*");
+  const std::string page = TextOf("docs/log-events.md");
+  std::set<std::string> listed;
+  const std::regex row("\n\\| `(\\w+)` \\|");
+  for (std::sregex_iterator it(page.begin(), page.end(), row), end; it != end; ++it) {
+    listed.insert((*it)[1]);
+  }
+  for (const std::string& event : events) {
+    EXPECT_TRUE(std::regex_match(event, form)) << event << " is not in CamelCase";
+    EXPECT_TRUE(listed.count(event)) << event << " is not in docs/log-events.md";
+  }
+  const std::set<std::string> known(events.begin(), events.end());
+  for (const std::string& event : listed) {
+    EXPECT_TRUE(known.count(event)) << event << " of docs/log-events.md does not exist";
+  }
+}
+
+TEST(TidyTest, MetricsHavePrefixUnitAndRow) {
+  const std::string spec = R"re(MetricSpec k\w+\{\s*"([^"]*)",\s*(?:Metric)?Kind::k(\w+))re";
+  const std::vector<std::string> names = MatchesInServers(spec, 1);
+  const std::vector<std::string> kinds = MatchesInServers(spec, 2);
+  EXPECT_GT(names.size(), 50U);
+  const std::regex form("holdfast(_[a-z0-9]+)+");
+  // Prometheus' base units are seconds and bytes, and shares are ratios.
+  const std::regex other_unit(
+      ".*_(ms|us|ns|millis|nanos|minutes|hours|kb|mb|gb|kib|mib|gib|percent|pct)(_total)?");
+  const std::regex summary_unit(".*_(seconds|bytes|steps)");
+  const std::string page = TextOf("docs/metrics.md");
+  for (size_t i = 0; i < names.size(); ++i) {
+    const std::string& name = names[i];
+    EXPECT_TRUE(std::regex_match(name, form)) << name;
+    EXPECT_FALSE(std::regex_match(name, other_unit)) << name << ": use seconds, bytes or ratio";
+    EXPECT_EQ(kinds[i] == "Counter", name.ends_with("_total")) << name;
+    if (kinds[i] == "Summary") EXPECT_TRUE(std::regex_match(name, summary_unit)) << name;
+    EXPECT_NE(page.find("| `" + name + "` |"), std::string::npos)
+        << name << " is not in docs/metrics.md";
+  }
 }
 
 TEST(TidyTest, HeadersAreGuardedOnce) {
