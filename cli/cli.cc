@@ -216,7 +216,7 @@ int RunCli(int argc, char** argv) {
   program.options.format = FormatOf(program.raw.format);
   Environment environment = ReadEnvironment();
   Output output(program.options.format,
-                StdoutSurface(environment.no_colour, environment.dumb_terminal));
+                StdoutTraitsOf(environment.no_colour, environment.dumb_terminal));
   Result<ExitCode> result = RunChosen(program, output);
   Status flushed = output.Flush();
   if (Interrupt::requested()) return static_cast<int>(ExitCode::kInterrupted);

@@ -370,7 +370,7 @@ holdfast_stats Client::Stats() {
 
 // ---- closing -----------------------------------------------------------------------------------
 
-std::string Client::UnflushedLocked() {
+std::string Client::UnsealedStepsLocked() {
   std::string steps;
   for (const auto& [step, record] : records_) {
     if (record.state > SaveState::kCopied) continue;
@@ -395,7 +395,7 @@ Status Client::Close(uint64_t timeout_ms) {
   {
     MutexLock lock(mutex_);
     for (;;) {
-      unflushed = UnflushedLocked();
+      unflushed = UnsealedStepsLocked();
       auto left = deadline - MonotonicNow();
       if (unflushed.empty() || left <= left.zero() || stop) break;
       changed_.WaitUntil(mutex_, std::min(deadline, NextStopCheck()));
