@@ -80,6 +80,26 @@ TEST(HealthTest, NodeDownIsAWarningUntilAllNodesAreDown) {
   EXPECT_EQ(NameOf(WorstLevel(Examine(snapshot, kStale))), "HOLDFAST_ERR");
 }
 
+TEST(HealthTest, ARankThatStoppedIsAnError) {
+  ClusterSnapshot snapshot = HealthySnapshot();
+  snapshot.status.mutable_nodes(0)->add_warnings("invariant violated: rank-0 of lm stopped, …");
+  const std::vector<Finding> findings = Examine(snapshot, kStale);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].code, "INVARIANT_VIOLATED");
+  EXPECT_EQ(findings[0].level, HealthLevel::kError);
+}
+
+TEST(HealthTest, OfACoordinatorThatStoppedNothingElseIsCertain) {
+  ClusterSnapshot snapshot = HealthySnapshot();
+  snapshot.status.mutable_nodes(0)->set_alive(false);
+  snapshot.status.set_stopped_why("a == b does not hold at coordinator/state/commit.cc:7");
+  const std::vector<Finding> findings = Examine(snapshot, kStale);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_EQ(findings[0].code, "INVARIANT_VIOLATED");
+  EXPECT_EQ(findings[0].subject, "coordinator");
+  EXPECT_NE(findings[0].message.find("commit.cc:7"), std::string::npos);
+}
+
 TEST(HealthTest, DiskFindings) {
   ClusterSnapshot snapshot = HealthySnapshot();
   snapshot.status.mutable_nodes(0)->set_disk_free_percent(7);
