@@ -37,7 +37,7 @@ Status CheckListen(const MetricsOptions& options, const MetricsTls& tls) {
   auto token = ReadMetricsToken(options.token_file);
   if (!token) return token.error();
   if (!has_tls) return Status::Ok();
-  auto loaded = ScrapeTls::Load(tls);
+  auto loaded = MetricsTlsContext::Load(tls);
   return loaded ? Status::Ok() : loaded.error();
 }
 

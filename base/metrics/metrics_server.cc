@@ -233,11 +233,11 @@ void MetricsServer::Http::Answer(UniqueFd accepted) {
   ::fcntl(accepted.get(), F_SETFL, O_NONBLOCK);
   // Declared before the connection, which uses it. Loaded for each connection, so that a renewed
   // certificate needs no restart.
-  std::unique_ptr<ScrapeTls> tls;
+  std::unique_ptr<MetricsTlsContext> tls;
   ScrapeConnection connection(std::move(accepted), stop_.get(),
                               Clock::Real().Now() + kScrapeTimeout);
   if (https_) {
-    auto loaded = ScrapeTls::Load(tls_);
+    auto loaded = MetricsTlsContext::Load(tls_);
     if (!loaded) {
       Log(LogLevel::kWarn, "MetricsTlsFailed", {Kv("error", loaded.error().ToString())});
       return;

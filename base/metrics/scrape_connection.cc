@@ -24,14 +24,14 @@ std::string TakeTlsError() {
 int NoKeyPassword(char* /*buffer*/, int /*bytes*/, int /*writing*/, void* /*pointer*/) { return 0; }
 }  // namespace
 
-Result<std::unique_ptr<ScrapeTls>> ScrapeTls::Load(const MetricsTls& files) {
+Result<std::unique_ptr<MetricsTlsContext>> MetricsTlsContext::Load(const MetricsTls& files) {
   const auto not_usable = [](std::string_view key, const std::string& path) {
     return Fail(InvalidArgumentError(fmt::format("{} '{}': {}", key, path, TakeTlsError())));
   };
   ERR_clear_error();
   SSL_CTX* context = SSL_CTX_new(TLS_server_method());
   if (context == nullptr) return Fail(InternalError("SSL_CTX_new: " + TakeTlsError()));
-  std::unique_ptr<ScrapeTls> tls(new ScrapeTls(context));
+  std::unique_ptr<MetricsTlsContext> tls(new MetricsTlsContext(context));
   SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION);
   SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
   SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
@@ -46,7 +46,7 @@ Result<std::unique_ptr<ScrapeTls>> ScrapeTls::Load(const MetricsTls& files) {
   return tls;
 }
 
-ScrapeTls::~ScrapeTls() { SSL_CTX_free(context_); }
+MetricsTlsContext::~MetricsTlsContext() { SSL_CTX_free(context_); }
 
 ScrapeConnection::ScrapeConnection(UniqueFd socket, int stop, Clock::TimePoint deadline)
     : socket_(std::move(socket)), stop_(stop), deadline_(deadline) {}
@@ -77,7 +77,7 @@ Status ScrapeConnection::WaitForTls(int result) {
   }
 }
 
-Status ScrapeConnection::StartTls(const ScrapeTls& tls) {
+Status ScrapeConnection::StartTls(const MetricsTlsContext& tls) {
   ERR_clear_error();
   session_ = SSL_new(tls.get());
   if (session_ == nullptr || SSL_set_fd(session_, socket_.get()) != 1) {

@@ -16,18 +16,18 @@ struct ssl_st;
 namespace holdfast::coord {
 
 /// The certificate of the metrics server. Thread-safe.
-class ScrapeTls {
+class MetricsTlsContext {
  public:
   /// InvalidArgument: the message names the key of the file that cannot be used.
-  static Result<std::unique_ptr<ScrapeTls>> Load(const MetricsTls& files);
-  ~ScrapeTls();
-  ScrapeTls(const ScrapeTls&) = delete;
-  ScrapeTls& operator=(const ScrapeTls&) = delete;
+  static Result<std::unique_ptr<MetricsTlsContext>> Load(const MetricsTls& files);
+  ~MetricsTlsContext();
+  MetricsTlsContext(const MetricsTlsContext&) = delete;
+  MetricsTlsContext& operator=(const MetricsTlsContext&) = delete;
 
   ssl_ctx_st* get() const { return context_; }
 
  private:
-  explicit ScrapeTls(ssl_ctx_st* context) : context_(context) {}
+  explicit MetricsTlsContext(ssl_ctx_st* context) : context_(context) {}
   ssl_ctx_st* context_;
 };
 
@@ -42,7 +42,7 @@ class ScrapeConnection {
   ScrapeConnection& operator=(const ScrapeConnection&) = delete;
 
   /// Performs the TLS handshake. `tls` must outlive the connection.
-  Status StartTls(const ScrapeTls& tls);
+  Status StartTls(const MetricsTlsContext& tls);
   /// Waits for bytes and returns their number, at least one. Unavailable: the connection has ended.
   Result<size_t> Read(char* bytes, size_t size);
   Status Write(std::string_view bytes);

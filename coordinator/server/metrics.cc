@@ -158,20 +158,21 @@ constexpr MetricSpec kSuspicions{"holdfast_detector_suspicions_total", Kind::kCo
 constexpr MetricSpec kSuspected{"holdfast_detector_suspected", Kind::kGauge,
                                 "Hangs suspected now: faults if they last."};
 
-constexpr const MetricSpec* kAll[] = {&kEpoch,          &kLoaded,       &kNodeUp,
-                                      &kNodeHeld,       &kDiskFree,     &kWarnings,
-                                      &kOtherLife,      &kRefused,      &kQuarantined,
-                                      &kGpuSuspect,     &kIncarnation,  &kJobPhase,
-                                      &kRanks,          &kJoined,       &kNewestStep,
-                                      &kCommittedStep,  &kCommittedAge, &kRestorable,
-                                      &kRestorableStep, &kDurable,      &kUnderProtected,
-                                      &kPending,        &kCommitted,    &kAborted,
-                                      &kParityNodes,    &kRunPhase,     &kRestarts,
-                                      &kSpares,         &kWorkers,      &kIncidents,
-                                      &kDetect,         &kRecover,      &kLostSteps,
-                                      &kWatchedJobs,    &kDigests,      &kFaults,
-                                      &kSuspicions,     &kSuspected,    &kInvariantViolations,
-                                      &kDroppedSeries};
+constexpr const MetricSpec* kMetricSpecs[] = {
+    &kEpoch,          &kLoaded,       &kNodeUp,
+    &kNodeHeld,       &kDiskFree,     &kWarnings,
+    &kOtherLife,      &kRefused,      &kQuarantined,
+    &kGpuSuspect,     &kIncarnation,  &kJobPhase,
+    &kRanks,          &kJoined,       &kNewestStep,
+    &kCommittedStep,  &kCommittedAge, &kRestorable,
+    &kRestorableStep, &kDurable,      &kUnderProtected,
+    &kPending,        &kCommitted,    &kAborted,
+    &kParityNodes,    &kRunPhase,     &kRestarts,
+    &kSpares,         &kWorkers,      &kIncidents,
+    &kDetect,         &kRecover,      &kLostSteps,
+    &kWatchedJobs,    &kDigests,      &kFaults,
+    &kSuspicions,     &kSuspected,    &kInvariantViolations,
+    &kDroppedSeries};
 
 template <typename Number>
 double Value(Number number) {
@@ -316,7 +317,7 @@ std::future<MetricsPage> QueryApplier(Applier& applier, int64_t now_wall_nanos) 
 }
 }  // namespace
 
-MetricSpecs CoordinatorMetrics() { return kAll; }
+MetricSpecs CoordinatorMetrics() { return kMetricSpecs; }
 
 MetricsPage CollectMetrics(Applier& applier, Watcher& watcher, Clock& clock) {
   std::future<MetricsPage> known = QueryApplier(applier, clock.WallNanos());

@@ -47,8 +47,8 @@ struct Node {
   std::vector<LocalRank> ranks;  // its trainers as last reported; kept while the node is lost
   uint64_t disk_every = 0;
   int64_t seen_wall_nanos = 0;
-  std::string rival;  // address of a second agent that uses this node's name
-  Clock::TimePoint rival_seen;
+  std::string other_agent;  // address of a second agent that uses this node's name
+  Clock::TimePoint other_agent_seen;
 };
 
 struct Replica {

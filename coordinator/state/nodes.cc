@@ -25,8 +25,8 @@ Status CheckAgent(Context& context, const NodeAttached& event, Node& node) {
   // Older agents send no ID: only their start counters are compared.
   const bool both_known = event.agent_id != 0 && node.agent_id != 0;
   if (both_known && event.agent_id != node.agent_id) {
-    node.rival = event.data_address;
-    node.rival_seen = context.at.now;
+    node.other_agent = event.data_address;
+    node.other_agent_seen = context.at.now;
     return FencedError(fmt::format(
         "another agent of node '{}' is attached, from {}: two agents have one node name. Give each "
         "its own `node`; if this one replaces the other, stop the other",

@@ -17,7 +17,7 @@ struct PeerOptions {
 };
 
 struct StateOptions {
-  /// Records violations of the rules; outlives the state. Whoever stores effects asks it first.
+  /// Records violations of the rules; outlives the state. Asked before effects are stored.
   InvariantMonitor* invariants = &InvariantMonitor::Process();
   Epoch epoch;
   LifeId life;  // of the store; 0 (tests): every replica counts as of this life

@@ -18,7 +18,7 @@ namespace holdfast::coord {
 namespace {
 /// How long the warning about a second agent with the same node name is shown after the agent's
 /// last attempt to attach.
-constexpr auto kRivalShown = std::chrono::seconds(30);
+constexpr auto kOtherAgentShown = std::chrono::seconds(30);
 
 /// Returns the replica that a shard is read from: in memory if there is one, else on disk. With
 /// `tier`, only replicas at that tier count.
@@ -143,11 +143,11 @@ std::vector<NodeStatus> NodeStatuses(const ReadContext& context) {
     status.peer_address = node.peer_address;
     status.labels = node.labels;
     status.other_lives = OtherLivesOf(context, node);
-    if (!node.rival.empty() && context.at.now - node.rival_seen < kRivalShown) {
+    if (!node.other_agent.empty() && context.at.now - node.other_agent_seen < kOtherAgentShown) {
       status.health.warnings.push_back(fmt::format(
           "a second agent, from {}, uses the name of this node and is refused: give each agent its "
           "own `node`",
-          node.rival));
+          node.other_agent));
     }
   }
   auto count = [&](const RankShard& shard, uint64_t NodeStatus::*in_memory) {

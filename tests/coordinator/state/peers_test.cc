@@ -619,7 +619,7 @@ TEST_F(TwoLossesTest, AfterTooManyLossesTheReasonIsShownAndAnOlderVersionIsResto
   EXPECT_THAT(job.not_restorable_why,
               HasSubstr("version 1-2 has no replica of rank 1 (last on b), rank 2 (last on c), "
                         "rank 3 (last on d); parity group 0 of 4 nodes can decode without 2 of "
-                        "them, it misses 3: b (rank-1, parity-1), c (rank-2, parity-2), d "
+                        "them, it lacks 3: b (rank-1, parity-1), c (rank-2, parity-2), d "
                         "(rank-3, parity-3)"));
   EXPECT_EQ(StatusOf(V(1, 1)).survives, "full power cut");
   EXPECT_EQ(StatusOf(V(1, 2)).survives, "");
