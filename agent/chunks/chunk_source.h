@@ -28,6 +28,7 @@ enum class SourceCost : uint8_t {
 struct WantedChunk {
   uint64_t index = 0;
   std::span<std::byte> into;  // as long as the chunk
+  uint64_t slack = 0;         // bytes after `into` that a source may overwrite
   bool done = false;          // `into` has the verified bytes
 };
 
@@ -35,7 +36,8 @@ struct WantedChunk {
 /// before its first call. Thread-safe; calls block.
 ///
 /// A subclass checks every chunk with IsChunk() before it sets `done`, and reports a bad one as
-/// BadChunkError(). Nothing above a source checks bytes again.
+/// BadChunkError(). Nothing above a source checks bytes again. Errors do not name the place;
+/// callers add where().
 class ChunkSource {
  public:
   virtual ~ChunkSource() = default;
@@ -55,8 +57,13 @@ class ChunkSource {
   virtual Status Read(const ShardSeal& seal, std::span<WantedChunk> chunks) = 0;
 };
 
+/// Returns InvalidArgument unless each of `chunks` is one of the image and has a buffer of its
+/// length. Each source checks this first.
+Status CheckWanted(const ShardSeal& seal, std::span<const WantedChunk> chunks);
+
 /// Returns the chunks of the image from chunk `first` on, with consecutive parts of `into` as
-/// buffers. `into` ends where a chunk ends.
-std::vector<WantedChunk> ChunksOf(const ShardSeal& seal, uint64_t first, std::span<std::byte> into);
+/// buffers. `into` ends where a chunk ends. `slack` is that of the last chunk.
+std::vector<WantedChunk> ChunksOf(const ShardSeal& seal, uint64_t first, std::span<std::byte> into,
+                                  uint64_t slack = 0);
 
 }  // namespace holdfast::agent

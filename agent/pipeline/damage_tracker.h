@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "agent/chunks/source_selector.h"
 #include "agent/pipeline/coordinator_link.h"
 #include "agent/pipeline/rank_registry.h"
 #include "base/mutex.h"
@@ -15,7 +16,7 @@ namespace holdfast::agent {
 /// damage calls it: restores, version readers, peers, the scrubber, the data service.
 ///
 /// Thread-safe. Its mutex is a leaf.
-class DamageTracker {
+class DamageTracker final : public DamageReporter {
  public:
   /// The arguments outlive the object.
   DamageTracker(RankRegistry& ranks, Volume& volume, CoordinatorLink& link)
@@ -25,10 +26,10 @@ class DamageTracker {
   /// replica. If a parity group protects the version, the replica stays until it is repaired, and
   /// its good chunks remain readable. Otherwise does the same as OnLost(). Returns false when the
   /// damage of a replica that stays was known already.
-  bool OnDamaged(const ShardKey& key, Tier tier, const Status& how);
+  bool OnDamaged(const ShardKey& key, Tier tier, const Status& how) override;
   /// Takes a replica of no further use out of service, and reports it as removed: frees its slot,
   /// or moves its files to quarantine.
-  void OnLost(const ShardKey& key, Tier tier, const Status& how);
+  void OnLost(const ShardKey& key, Tier tier, const Status& how) override;
   /// Reports a replica that matches its seal, possibly after a repair.
   void OnVerified(const ShardIdentity& identity, Tier tier, const ShardSeal& seal);
   /// Forgets the damage of shards that were removed from disk.

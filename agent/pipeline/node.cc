@@ -14,7 +14,7 @@ constexpr std::chrono::seconds kQuarantineCheckPause(5);
 }  // namespace
 
 Node::Node(const NodeOptions& options, Arena& arena, Volume& volume, CoordinatorLink& link,
-           ShardFetcher& fetcher, PeerTransport& peers, Clock& clock)
+           PeerTransport& peers, Clock& clock)
     : options_(options),
       volume_(volume),
       clock_(clock),
@@ -26,19 +26,16 @@ Node::Node(const NodeOptions& options, Arena& arena, Volume& volume, Coordinator
       warnings_(link),
       stopped_ranks_(ranks_, link, warnings_),
       damage_(ranks_, volume, link),
-      memory_shards_(options.node, ranks_, damage_),
-      peer_source_(options.node, ranks_, damage_, volume, peers),
+      shards_(ranks_, volume, damage_),
+      peer_source_(options.node, ranks_, shards_, damage_, peers),
       reach_(peers, options.node, clock),
       workers_(kWorkers),
       background_(1),
-      restore_tools_{.node = options.node,
+      restore_tools_{.reach = {options.node, peer_source_, peers},
                      .volume = volume,
-                     .fetcher = fetcher,
+                     .local = shards_,
                      .link = link,
                      .clock = clock,
-                     .peers = peers,
-                     .peer_source = peer_source_,
-                     .memory = memory_shards_,
                      .damage = damage_,
                      .workers = workers_},
       adoption_(ranks_, arena, volume, link, damage_, workers_, clock),
@@ -92,7 +89,7 @@ Status Node::Serve(UniqueFd listener) {
   trainers_.Listen(std::move(listener));
   processes_.Load();
   loop_thread_ = std::thread([this] { RunLoop(); });
-  scrubber_ = std::make_unique<Scrubber>(options_.scrub, memory_shards_, volume_, damage_);
+  scrubber_ = std::make_unique<Scrubber>(options_.scrub, shards_, volume_, damage_);
   return Status::Ok();
 }
 

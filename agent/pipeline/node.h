@@ -39,7 +39,7 @@ class Node final : public DirectiveHandler {
  public:
   /// The arguments outlive the node.
   Node(const NodeOptions& options, Arena& arena, Volume& volume, CoordinatorLink& link,
-       ShardFetcher& fetcher, PeerTransport& peers, Clock& clock);
+       PeerTransport& peers, Clock& clock);
   ~Node() override;
 
   /// Reports the shards on disk, and starts to verify the sealed slots that were found in memory,
@@ -63,7 +63,7 @@ class Node final : public DirectiveHandler {
 
   // The parts that the agent's services use. Threads: any, until Stop().
   RankRegistry& ranks() { return ranks_; }
-  MemoryShards& memory_shards() { return memory_shards_; }
+  const LocalShards& shards() const { return shards_; }
   DamageTracker& damage() { return damage_; }
   PeerSource& peer_source() { return peer_source_; }
   WatchedRanks& watched() { return watched_; }
@@ -87,7 +87,7 @@ class Node final : public DirectiveHandler {
   Warnings warnings_;
   StoppedRanks stopped_ranks_;  // loop thread only
   DamageTracker damage_;
-  MemoryShards memory_shards_;
+  LocalShards shards_;
   NodePeerSource peer_source_;
   WatchedRanks watched_;
   PeerReach reach_;

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <utility>
 
+#include "agent/chunks/decoded_chunks.h"
 #include "agent/parity/builder.h"
 #include "base/crash_point.h"
 #include "base/log.h"
@@ -157,14 +158,9 @@ Status ParityKeeper::Protect(const Work& work) {
     tools_.link.Report(RemovedReplica{{job_name_, old.version, identity.rank}, Tier::kMemory});
   }
   if (!slot) return slot.error();
-  const GroupAccess access{.plan = work.plan,
-                           .self = tools_.node,
-                           .job = job_name_,
-                           .version = identity.version,
-                           .incarnation = identity.version.incarnation,
-                           .local = tools_.source,
-                           .transport = tools_.transport,
-                           .cancellation = *work.cancellation};
+  const GroupReach reach{tools_.node, tools_.source, tools_.transport};
+  const GroupAccess access = reach.To(work.plan, job_name_, identity.version,
+                                      identity.version.incarnation, *work.cancellation);
   const Clock::TimePoint deadline =
       Clock::Real().Now() + std::chrono::milliseconds(tools_.build_timeout_ms);
   auto seal = BuildParity(access, identity.world, tools_.source.rows(),

@@ -46,7 +46,7 @@ void ReaderService::CheckOwnShard(Session& session, const RestoreDecision& decis
   if (done || !session.pipeline->slots.view().Has(decision.version)) return;
   PrepareShard prepare;
   prepare.identity = {own.job, own.version, own.rank, decision.world};
-  prepare.source_node = tools_.node;
+  prepare.source_node = tools_.node();
   preparer_.Start(std::move(prepare), session.pipeline);
 }
 

@@ -80,7 +80,7 @@ void RestoreService::AwaitShard(Session& session, WaitingRestore restore,
   PrepareShard prepare;
   prepare.identity = {session.job, restore.decision.version, session.rank, session.world};
   prepare.tier = Tier::kDisk;
-  prepare.source_node = tools_.node;
+  prepare.source_node = tools_.node();
   const ShardKey key = prepare.identity.key();
   const auto seal = tools_.volume.ReadSeal(key);
   if (seal && seal->identity == prepare.identity && !preparer_.IsPreparing(key, Tier::kMemory)) {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "agent/pipeline/damage_tracker.h"
-#include "agent/pipeline/memory_shards.h"
+#include "agent/pipeline/local_shards.h"
 #include "base/clock.h"
 #include "base/ids.h"
 #include "base/mutex.h"
@@ -31,7 +31,7 @@ class Scrubber {
   };
 
   /// Starts the thread. The arguments outlive the scrubber.
-  Scrubber(const ScrubOptions& options, MemoryShards& memory, const Volume& volume,
+  Scrubber(const ScrubOptions& options, const LocalShards& shards, const Volume& volume,
            DamageTracker& damage);
   ~Scrubber();
 
@@ -40,8 +40,7 @@ class Scrubber {
  private:
   void Run();
   void Pass();
-  void CheckMemory(const ShardKey& key);
-  void CheckDisk(const ShardKey& key);
+  void Check(const ShardKey& key, Tier tier);
   void Report(const ShardKey& key, Tier tier, const Status& how);
   /// Waits as long as the rate limit requires after `bytes` more were read. Returns false when
   /// stopping.
@@ -49,7 +48,7 @@ class Scrubber {
   bool Pause(Clock::Duration time);
 
   const ScrubOptions options_;
-  MemoryShards& memory_;
+  const LocalShards& shards_;
   const Volume& volume_;
   DamageTracker& damage_;
   std::atomic<uint64_t> passes_{0};

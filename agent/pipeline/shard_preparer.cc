@@ -65,10 +65,10 @@ void ShardPreparer::StartParity(PrepareShard prepare) {
     tools_.link.Report(Prepared{prepare.request, why});
   };
   const auto position =
-      prepare.group ? prepare.group->PositionOf(tools_.node) : std::optional<uint32_t>();
+      prepare.group ? prepare.group->PositionOf(tools_.node()) : std::optional<uint32_t>();
   if (!position) {
     return refuse(InvalidArgumentError(
-        fmt::format("the directive names no parity group with node {}", tools_.node)));
+        fmt::format("the directive names no parity group with node {}", tools_.node())));
   }
   const auto image = ParityImage::Make(*prepare.group, *position, prepare.identity);
   if (!image) return refuse(image.error());
@@ -138,7 +138,7 @@ void ShardPreparer::ExpireParked() {
     tools_.link.Report(
         Prepared{one.prepare.request,
                  UnavailableError(fmt::format("rank {} of {} has not connected to node {}",
-                                              identity.rank.value, identity.job, tools_.node))});
+                                              identity.rank.value, identity.job, tools_.node()))});
   }
 }
 

@@ -19,7 +19,6 @@
 #include "agent/pipeline/rank_status.h"
 #include "agent/server/agent_identity.h"
 #include "agent/server/data_service.h"
-#include "agent/server/fetcher.h"
 #include "agent/server/grpc_link.h"
 #include "agent/server/host_warnings.h"
 #include "agent/server/metrics.h"
@@ -39,8 +38,8 @@ namespace {
 
 constexpr mode_t kRunDirMode = 0755;
 constexpr mode_t kTrainerSocketMode = 0666;  // SO_PEERCRED decides what a process may do
-// Threads of the data service: for readers, for waiting readers and for operators' requests.
-constexpr int kDataThreadsMax = 96;
+// Threads of the data service, for reads and other requests of operators.
+constexpr int kDataThreadsMax = 48;
 // How long the agent verifies memory before it reports this node's replicas to the coordinator.
 constexpr int64_t kAdoptWaitMs = 30'000;
 // Shorter than the time that service managers leave between SIGTERM and SIGKILL.
@@ -136,7 +135,6 @@ class AgentApplication final : public Application {
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<GrpcCoordinatorLink> link_;
   std::unique_ptr<WorkerManager> workers_;
-  std::unique_ptr<GrpcShardFetcher> fetcher_;
   std::atomic<uint64_t> peer_received_bytes_{0};
   std::unique_ptr<PeerTransport> peers_;
   std::unique_ptr<Node> node_;
@@ -210,8 +208,8 @@ Status AgentApplication::Open() {
   link.agent_id = identity ? identity->id : 0;
   link.agent_start = identity.value_or(AgentIdentity()).StartNumber();
   link.disk_free_percent = [dirs = config_.data_dirs] { return DiskFreePercent(dirs); };
+  link.no_parity = !config_.peers_enabled;
   link.peer_address = [this]() -> std::string {
-    if (peer_server_ == nullptr) return "";
     return config_.peers.advertise.empty() ? peer_server_->address() : config_.peers.advertise;
   };
   link.disk_every = static_cast<uint64_t>(config_.disk_every_steps);
@@ -232,7 +230,6 @@ Status AgentApplication::Open() {
     link.set_workers = [this](SetWorkers wanted) { workers_->SetWanted(std::move(wanted)); };
   }
   link_ = std::make_unique<GrpcCoordinatorLink>(std::move(link), std::move(channel));
-  fetcher_ = std::make_unique<GrpcShardFetcher>(config_.tls);
   const PeerTlsFiles peer_tls{config_.tls.ca, config_.tls.cert, config_.tls.key};
   TcpTransportOptions transport =
       config_.peers.TransportOptions(config_.cluster, config_.node, peer_tls);
@@ -246,8 +243,7 @@ Status AgentApplication::Open() {
   node.peer_every_steps = static_cast<uint64_t>(config_.peer_every_steps);
   node.peer_build_timeout_ms = config_.peer_build_timeout_ms;
   node.scrub = {config_.scrub_bytes_per_s, config_.scrub_pause_ms};
-  node_ =
-      std::make_unique<Node>(node, *arena_, *volume_, *link_, *fetcher_, *peers_, Clock::Real());
+  node_ = std::make_unique<Node>(node, *arena_, *volume_, *link_, *peers_, Clock::Real());
   return Status::Ok();
 }
 
@@ -270,13 +266,12 @@ Status AgentApplication::Serve() {
     Log(LogLevel::kWarn, "AdoptionSlow",
         {Kv("after_ms", kAdoptWaitMs), Kv("effect", "unverified slots are reported later")});
   }
-  if (config_.peers_enabled) {
-    const PeerTlsFiles tls{config_.tls.ca, config_.tls.cert, config_.tls.key};
-    TcpPeerServerOptions options = config_.peers.ServerOptions(config_.cluster, config_.node, tls);
-    options.is_busy = [this] { return InCollective(node_->ranks()); };
-    HOLDFAST_ASSIGN_OR_RETURN(peer_server_, TcpPeerServer::Start(options, node_->peer_source()));
-    data_->ShowPeers(*peer_server_);
-  }
+  // Also without parity, other nodes restore from the shards of this one.
+  const PeerTlsFiles tls{config_.tls.ca, config_.tls.cert, config_.tls.key};
+  TcpPeerServerOptions options = config_.peers.ServerOptions(config_.cluster, config_.node, tls);
+  options.is_busy = [this] { return InCollective(node_->ranks()); };
+  HOLDFAST_ASSIGN_OR_RETURN(peer_server_, TcpPeerServer::Start(options, node_->peer_source()));
+  data_->ShowPeers(*peer_server_);
   link_->Start(*node_, data_address_);
   gpus_ = std::make_unique<GpuWatch>(config_.nvml_library);
   telemetry_ = std::make_unique<TelemetrySender>(*node_, *gpus_, *link_);
@@ -360,7 +355,6 @@ void AgentApplication::Stop() {
   peer_server_.reset();
   node_.reset();
   peers_.reset();
-  fetcher_.reset();
   link_.reset();
   arena_.reset();
   volume_.reset();

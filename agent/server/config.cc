@@ -60,8 +60,10 @@ void AgentConfig::Bind(ConfigSchema& schema) {
   schema.Add("io.io_uring", &io_uring, "Use io_uring where the kernel allows it.");
   schema.Add("io.direct", &direct, "Use O_DIRECT where the file system allows it.");
   schema.Add("io.queue_depth", &queue_depth, "I/O operations in flight per file.", 1, 1024);
-  schema.Add("peers.enabled", &peers_enabled,
-             "Protect the memory of jobs by parity on other nodes.");
+  schema.Add(
+      "peers.enabled", &peers_enabled,
+      "Protect the memory of jobs by parity on other nodes. If false, the node still serves shards "
+      "that other nodes restore.");
   schema.Add("peers.every", &peer_every_steps,
              "Protect every k-th step; 0: as often as the peers keep up.", 0, 1'000'000'000);
   schema.Add("peers.build_timeout_ms", &peer_build_timeout_ms,

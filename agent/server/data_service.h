@@ -7,15 +7,14 @@
 #include "agent/peers/tcp_server.h"
 #include "agent/pipeline/node.h"
 #include "agent/workers/manager.h"
-#include "base/mutex.h"
 #include "storage/volume/volume.h"
 
 namespace holdfast::agent {
 
-/// Sends shards to operators and other agents. The service only reads. It checks
-/// names, numbers and tiers of requests, and sends a chunk only after verifying its checksum. A few
-/// calls run concurrently, each with a few MiB, and a few dozen wait, so that memory and threads
-/// stay bounded. Further calls are refused immediately; their clients retry.
+/// Serves operators: sends and verifies shards of this node. Other agents read through agent/peers.
+/// The service only reads. It checks names, numbers and tiers of requests, and sends a chunk only
+/// after verifying its checksum. A few reads run concurrently, so that memory and threads stay
+/// bounded. Further ones are refused immediately; their clients retry.
 class DataService final : public Agent::Service {
  public:
   /// The arguments must outlive the service.
@@ -35,10 +34,8 @@ class DataService final : public Agent::Service {
                     DumpReply* reply) override;
 
  private:
-  Status SendFromMemory(const ShardKey& key, grpc::ServerWriter<ShardPiece>* writer);
-  Status SendFromDisk(const ShardKey& key, grpc::ServerWriter<ShardPiece>* writer);
-  Status SendPart(const ShardKey& key, Tier tier, const ReadShardRequest& request,
-                  grpc::ServerWriter<ShardPiece>* writer);
+  Status Send(const ShardKey& key, Tier tier, const ReadShardRequest& request,
+              grpc::ServerWriter<ShardPiece>* writer);
 
   Node& node_;
   Volume& volume_;
@@ -47,10 +44,6 @@ class DataService final : public Agent::Service {
   std::atomic<const WorkerManager*> workers_{nullptr};
   const std::string node_name_;
   std::atomic<int> running_{0};
-  Mutex parts_mutex_;
-  CondVar part_ended_;
-  int parts_ HOLDFAST_GUARDED_BY(parts_mutex_) = 0;          // being sent now
-  int parts_waiting_ HOLDFAST_GUARDED_BY(parts_mutex_) = 0;  // waiting for their turn
 };
 
 }  // namespace holdfast::agent

@@ -166,6 +166,7 @@ Status GrpcCoordinatorLink::AttachOnce() {
   request.set_agent_id(options_.agent_id);
   request.set_data_address(data_address_);
   request.set_peer_address(options_.peer_address());
+  request.set_no_parity(options_.no_parity);
   for (const auto& [name, value] : options_.labels) (*request.mutable_labels())[name] = value;
   request.set_disk_free_percent(options_.disk_free_percent());
   const ReportBatch inventory = reports_.Inventory();

@@ -395,7 +395,7 @@ Result<PrepareShard> FromProto(const pb::PrepareShard& proto) {
   directive.request = proto.request();
   directive.identity.world = proto.world();
   directive.source_node = proto.source_node();
-  directive.source_address = proto.source_address();
+  directive.source_peer_address = proto.source_peer_address();
   directive.digest = proto.digest();
   return directive;
 }
@@ -405,7 +405,7 @@ void ToProto(const PrepareShard& directive, pb::PrepareShard* out) {
   out->set_request(directive.request);
   out->set_world(directive.identity.world);
   out->set_source_node(directive.source_node);
-  out->set_source_address(directive.source_address);
+  out->set_source_peer_address(directive.source_peer_address);
   out->set_digest(directive.digest);
   out->set_into(static_cast<uint32_t>(directive.into));
   if (directive.group) ToProto(*directive.group, out->mutable_group());
@@ -442,7 +442,7 @@ Result<VersionPlaces> FromProto(const pb::PlanRestoreReply& reply) {
     }
     VersionPlaces::Shard& shard = places.shards[source.rank()];
     shard.digest = source.digest();
-    shard.places.push_back({source.node(), source.address(), tier});
+    shard.places.push_back({source.node(), source.peer_address(), tier});
   }
   for (const pb::GroupPlan& group : reply.groups()) {
     HOLDFAST_ASSIGN_OR_RETURN(GroupPlan plan, FromProto(group));

@@ -177,6 +177,7 @@ void FillRestorePlan(const State& state, const pb::PlanRestoreRequest& request,
       wire->set_rank(source.rank.value);
       wire->set_node(source.node);
       wire->set_address(source.address);
+      wire->set_peer_address(source.peer_address);
       wire->set_tier(static_cast<uint32_t>(source.tier));
       wire->set_image_bytes(source.image_bytes);
       wire->set_digest(source.digest);

@@ -31,7 +31,8 @@ struct Node {
   uint64_t agent_start = 0;
   uint64_t agent_id = 0;
   std::string data_address;
-  std::string peer_address;
+  std::string peer_address;  // empty: the node serves no peers
+  bool no_parity = false;    // the node takes part in no parity group
   Labels labels;
   NodeHealth health;
   /// By job, the highest incarnation in the node's inventory and reports, including jobs and

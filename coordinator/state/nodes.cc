@@ -97,6 +97,7 @@ void SetAgent(const Instant& at, const NodeAttached& event, Node& node) {
   node.agent_id = event.agent_id;
   node.data_address = event.data_address;
   node.peer_address = event.peer_address;
+  node.no_parity = event.no_parity;
   node.labels = event.labels;
   node.health = event.health;
   node.seen = at.now;
@@ -125,7 +126,8 @@ void OnNodeAttached(Context& context, const NodeAttached& event) {
     context.effects.emplace_back(CloseAttach{node.attach, std::move(why)});
   }
   const bool same_agent = event.agent_start == node.agent_start && event.agent_id == node.agent_id;
-  const bool group_changed = !node.attached || node.peer_address != event.peer_address;
+  const bool group_changed = !node.attached || node.peer_address != event.peer_address ||
+                             node.no_parity != event.no_parity;
   DropReplicasOf(context, index);
   context.cluster.refused.erase(event.node);
   SetAgent(context.at, event, node);

@@ -31,6 +31,7 @@ std::string WhyNoPeers(const ReadContext& context, const Job& job) {
     if (node.peer_address.empty()) {
       return fmt::format("node {} has no listener for its peers", node.name);
     }
+    if (node.no_parity) return fmt::format("node {} has peers.enabled = false", node.name);
     if (++nodes[job.rank_nodes[rank]] > kMemberRanksMax) {
       return fmt::format("node {} has more than {} ranks", node.name, kMemberRanksMax);
     }

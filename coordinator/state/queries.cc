@@ -276,14 +276,14 @@ Result<RestorePlanStatus> PlanRestore(const ReadContext& context, const std::str
     }
     const Node& node = context.cluster.nodes[replica->node];
     plan.sources.push_back(
-        {Rank{rank}, node.name, node.data_address, replica->tier, shard.image_bytes, shard.digest});
+        {Rank{rank}, node.name, node.data_address, node.peer_address, replica->tier, shard.image_bytes, shard.digest});
   }
   for (uint32_t number = 0; tier && number < version->second.parity.size(); ++number) {
     const RankShard& shard = version->second.parity[number];
     for (const Replica& replica : shard.replicas) {
       if (replica.tier != *tier) continue;
       const Node& node = context.cluster.nodes[replica.node];
-      plan.parity.push_back({ParityRank(number), node.name, node.data_address, replica.tier,
+      plan.parity.push_back({ParityRank(number), node.name, node.data_address, node.peer_address, replica.tier,
                              shard.image_bytes, shard.digest});
     }
   }
@@ -315,7 +315,7 @@ Result<RestorePlanStatus> PlanAllReplicas(const ReadContext& context, const std:
     for (const Replica& replica : shard.replicas) {
       const Node& node = context.cluster.nodes[replica.node];
       sources.push_back(
-          {rank, node.name, node.data_address, replica.tier, shard.image_bytes, shard.digest});
+          {rank, node.name, node.data_address, node.peer_address, replica.tier, shard.image_bytes, shard.digest});
     }
   };
   for (uint32_t rank = 0; rank < version.world; ++rank) {

@@ -66,7 +66,7 @@ NodeIndex ChooseHome(const ReadContext& context, const Job& job, Incarnation inc
                                       [&](const GroupIndex::Member& member) {
                                         return member.group == group && member.node == index;
                                       });
-    if (!node.attached || node.peer_address.empty() || in_group ||
+    if (!node.attached || node.peer_address.empty() || node.no_parity || in_group ||
         node.health.disk_free_percent < kFreePercentMin) {
       continue;
     }

@@ -98,7 +98,7 @@ void SendRepair(Context& context, Job& job, const RepairKey& key, Repair& repair
   if (shard.IsAt(repair.target, OtherOf(key.tier))) {
     source = {repair.target, OtherOf(key.tier)};
     directive.source_node = context.cluster.nodes[repair.target].name;
-    directive.source_address = context.cluster.nodes[repair.target].data_address;
+    directive.source_peer_address = context.cluster.nodes[repair.target].peer_address;
   }
   directive.tier = source.tier;
   repair.request = AddPrepare(

@@ -100,7 +100,7 @@ bool RunRestoreTask(Context& context, Job& job, Rank rank) {
     directive.group = GroupOf(context, job, version.id.incarnation, group, &version);
   } else {
     directive.source_node = context.cluster.nodes[source->node].name;
-    directive.source_address = context.cluster.nodes[source->node].data_address;
+    directive.source_peer_address = context.cluster.nodes[source->node].peer_address;
   }
   directive.digest = version.ranks[rank.value].digest;
   SendDirective(context, target, std::move(directive));

@@ -117,7 +117,8 @@ struct VersionStatus {
 struct ReplicaLocation {
   Rank rank;
   std::string node;
-  std::string address;
+  std::string address;       // for operators
+  std::string peer_address;  // for agents
   Tier tier = Tier::kMemory;
   uint64_t image_bytes = 0;
   uint64_t digest = 0;

@@ -14,9 +14,9 @@ bool IsChunk(const ShardSeal& seal, uint64_t index, std::span<const std::byte> b
 Status BadChunkError(const ShardSeal& seal, uint64_t index, std::string_view where) {
   const uint64_t begin = index * kChunkBytes;
   const uint64_t end = std::min(seal.image_bytes, begin + kChunkBytes);
-  return DataLossError(
-      fmt::format("{} {}: chunk {} (image bytes {}-{}) does not match its checksum",
-                  ToString(seal.identity.key()), where, index, begin, end - 1));
+  return DataLossError(fmt::format(
+      "{}{}{}: chunk {} (image bytes {}-{}) does not match its checksum",
+      ToString(seal.identity.key()), where.empty() ? "" : " ", where, index, begin, end - 1));
 }
 
 }  // namespace holdfast

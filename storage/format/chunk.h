@@ -26,8 +26,8 @@ inline bool SameImage(const ShardSeal& a, const ShardSeal& b) {
 /// Returns whether `bytes` are chunk `index` of the sealed image.
 bool IsChunk(const ShardSeal& seal, uint64_t index, std::span<const std::byte> bytes);
 
-/// Returns the error for a chunk that IsChunk() rejects. `where` says where the bytes are from: "in
-/// this node's memory".
-Status BadChunkError(const ShardSeal& seal, uint64_t index, std::string_view where);
+/// Returns the error for a chunk that IsChunk() rejects. `where` names the place of the bytes: "in
+/// /data/lm/v1-60/rank-2.safetensors".
+Status BadChunkError(const ShardSeal& seal, uint64_t index, std::string_view where = "");
 
 }  // namespace holdfast

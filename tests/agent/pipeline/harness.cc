@@ -309,41 +309,55 @@ std::vector<std::string> FakeCoordinator::warnings() {
   return warnings_;
 }
 
-// ---- other agents ----
+// ---- other nodes ----
 
 namespace {
-class FakeStream : public ShardStream {
+class BytesStream : public PeerStream {
  public:
-  FakeStream(ShardSeal seal, std::vector<std::byte> image)
-      : seal_(std::move(seal)), image_(std::move(image)) {}
-  const ShardSeal& seal() const override { return seal_; }
-  Status ReadInto(std::span<std::byte> into,
-                  const std::function<void(uint64_t)>& progress) override {
-    const uint64_t bad = FirstBadChunk(image_, seal_.chunk_crcs);
-    if (bad != kNoChunk) return DataLossError("chunk " + std::to_string(bad) + " is damaged");
-    std::memcpy(into.data(), image_.data(), image_.size());
-    progress(image_.size());
-    return Status::Ok();
+  explicit BytesStream(std::span<const std::byte> bytes) : bytes_(bytes.begin(), bytes.end()) {}
+  Result<size_t> Read(std::span<std::byte> into, Clock::TimePoint /*deadline*/) override {
+    const size_t got = std::min({into.size(), bytes_.size() - at_, size_t{kPeerUnitBytes}});
+    std::copy_n(bytes_.begin() + static_cast<ptrdiff_t>(at_), got, into.begin());
+    at_ += got;
+    return got;
   }
+  void Cancel() override {}
 
  private:
-  ShardSeal seal_;
-  std::vector<std::byte> image_;
+  const std::vector<std::byte> bytes_;
+  size_t at_ = 0;
 };
 }  // namespace
 
-Result<std::unique_ptr<ShardStream>> FakeFetcher::Open(const std::string& /*address*/,
-                                                       const ShardKey& key, Tier /*tier*/) {
-  if (seal.identity.key() != key) return Fail(NotFoundError("no such shard"));
-  return std::make_unique<FakeStream>(seal, image);
+void FakePeer::Serve(const ShardIdentity& identity, std::vector<std::byte> bytes) {
+  image = std::move(bytes);
+  seal = {};
+  seal.identity = identity;
+  seal.image_bytes = image.size();
+  seal.chunk_crcs = ChunkCrcs(image);
 }
 
-Result<ShardSeal> FakeFetcher::ReadRange(const std::string& /*address*/, const ShardKey& key,
-                                         Tier /*tier*/, uint64_t offset,
-                                         std::span<std::byte> into) {
-  if (seal.identity.key() != key) return Fail(NotFoundError("no such shard"));
-  std::memcpy(into.data(), image.data() + offset, into.size());
-  return seal;
+std::vector<PeerRequest> FakePeer::Requests() {
+  MutexLock lock(mutex_);
+  return requests_;
+}
+
+Result<std::unique_ptr<PeerStream>> FakePeer::Open(const std::string& address,
+                                                   const PeerRequest& request,
+                                                   Clock::TimePoint /*deadline*/) {
+  {
+    MutexLock lock(mutex_);
+    requests_.push_back(request);
+  }
+  if (image.empty()) return Fail(UnavailableError(address + " cannot be reached"));
+  if (seal.identity.key() != ShardKey{request.job, request.version, request.rank}) {
+    return Fail(NotFoundError("no such shard"));
+  }
+  const std::string record = EncodeSeal(seal);
+  const auto object = request.kind == PeerRequestKind::kSeal ? std::as_bytes(std::span(record))
+                                                             : std::span<const std::byte>(image);
+  const auto rest = object.subspan(std::min<uint64_t>(request.offset, object.size()));
+  return std::make_unique<BytesStream>(rest.first(std::min<uint64_t>(request.bytes, rest.size())));
 }
 
 // ---- the trainer ----
@@ -571,8 +585,7 @@ Status TestNode::Start() {
   node_options.prepare_wait_ms = options_.prepare_wait_ms;
   node_options.scrub = options_.scrub;
   node_options.before_reserve = options_.before_reserve;
-  node = std::make_unique<Node>(node_options, *arena, *volume, coordinator, fetcher, peers,
-                                Clock::Real());
+  node = std::make_unique<Node>(node_options, *arena, *volume, coordinator, peers, Clock::Real());
   node->Adopt();
   HOLDFAST_ASSIGN_OR_RETURN(UniqueFd listener, ListenUnix(socket(), 0666));
   HOLDFAST_RETURN_IF_ERROR(node->Serve(std::move(listener)));

@@ -15,7 +15,8 @@ class ParityServiceTest : public PartsTest {
   void SetUp() override {
     ASSERT_NO_FATAL_FAILURE(PartsTest::SetUp());
     damage_ = std::make_unique<DamageTracker>(*ranks_, *volume_, link_);
-    source_ = std::make_unique<NodePeerSource>("node-0", *ranks_, *damage_, *volume_, peers_);
+    shards_ = std::make_unique<LocalShards>(*ranks_, *volume_, *damage_);
+    source_ = std::make_unique<NodePeerSource>("node-0", *ranks_, *shards_, *damage_, peers_);
     reach_ = std::make_unique<PeerReach>(peers_, "node-0", Clock::Real());
     parity_ = std::make_unique<ParityService>(ParityTools{.node = "node-0",
                                                           .build_timeout_ms = 10'000,
@@ -39,9 +40,10 @@ class ParityServiceTest : public PartsTest {
     PartsTest::TearDown();
   }
 
-  NoPeers peers_;
+  FakePeer peers_;
   Executor background_{1};
   std::unique_ptr<DamageTracker> damage_;
+  std::unique_ptr<LocalShards> shards_;
   std::unique_ptr<NodePeerSource> source_;
   std::unique_ptr<PeerReach> reach_;
   std::unique_ptr<ParityService> parity_;

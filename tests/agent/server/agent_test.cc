@@ -12,7 +12,6 @@
 #include <set>
 #include <thread>
 
-#include "agent/server/fetcher.h"
 #include "tests/agent/pipeline/harness.h"
 #include "tests/agent/server/cluster.h"
 
@@ -136,30 +135,29 @@ TEST_F(AgentTest, PartsOfAShardAreReadFromBothTiersWithinItsImage) {
   SaveDurably(*trainer, 1);
   const ShardKey key = Shard(1, 1).key();
   const auto image = MakeImage(Shard(1, 1), kTensorBytes);
-  GrpcShardFetcher fetcher({});
-  const std::string address = "unix:" + cluster_.NodeDir(0) + "/d.sock";
+  const auto data = cluster_.Data(0);
   for (Tier tier : {Tier::kMemory, Tier::kDisk}) {
     SCOPED_TRACE(ToString(tier));
-    auto seal = fetcher.ReadRange(address, key, tier, 0, {});
-    ASSERT_TRUE(seal) << seal.error().ToString();
-    EXPECT_EQ(seal->image_bytes, image.size());
+    ShardSeal seal;
+    auto none = ReadShardFrom(*data, key, tier, &seal, ShardPart{0, 0});
+    ASSERT_TRUE(none) << none.error().ToString();
+    EXPECT_EQ(seal.image_bytes, image.size());
     // The second chunk, and the range from it to the end.
     for (uint64_t bytes : {kChunkBytes, image.size() - kChunkBytes}) {
-      std::vector<std::byte> part(bytes);
-      auto read = fetcher.ReadRange(address, key, tier, kChunkBytes, part);
-      ASSERT_TRUE(read) << read.error().ToString();
-      EXPECT_TRUE(std::equal(part.begin(), part.end(), image.begin() + kChunkBytes));
+      auto part = ReadShardFrom(*data, key, tier, &seal, ShardPart{kChunkBytes, bytes});
+      ASSERT_TRUE(part) << part.error().ToString();
+      ASSERT_EQ(part->size(), bytes);
+      EXPECT_TRUE(std::equal(part->begin(), part->end(), image.begin() + kChunkBytes));
     }
-    std::vector<std::byte> part(kChunkBytes);
     const auto refused = [&](uint64_t offset) {
-      auto read = fetcher.ReadRange(address, key, tier, offset, part);
+      auto read = ReadShardFrom(*data, key, tier, &seal, ShardPart{offset, kChunkBytes});
       return read ? ErrorCode::kOk : read.error().code();
     };
     EXPECT_EQ(refused(1), ErrorCode::kInvalidArgument);
     EXPECT_EQ(refused(image.size() / kChunkBytes * kChunkBytes), ErrorCode::kInvalidArgument);
     EXPECT_EQ(refused(1ULL << 62), ErrorCode::kInvalidArgument);
     EXPECT_EQ(refused(0 - kChunkBytes), ErrorCode::kInvalidArgument);
-    EXPECT_EQ(fetcher.ReadRange(address, Shard(1, 9).key(), tier, 0, {}).error().code(),
+    EXPECT_EQ(ReadShardFrom(*data, Shard(1, 9).key(), tier, &seal).error().code(),
               ErrorCode::kNotFound);
   }
 }
@@ -300,14 +298,11 @@ TEST_F(AgentTest, AReaderDetectsDamageAtTheSender) {
   ASSERT_TRUE(slot);
   ASSERT_TRUE(trainer->AwaitNotice(NoticeKind::kCommitted, 1, Tier::kDisk));
   trainer->slot(*slot)[1'500'000] ^= std::byte{2};
-  GrpcShardFetcher fetcher({});
-  auto stream =
-      fetcher.Open("unix:" + cluster_.NodeDir(0) + "/d.sock", Shard(1, 1).key(), Tier::kMemory);
-  ASSERT_TRUE(stream) << stream.error().ToString();
-  std::vector<std::byte> into((*stream)->seal().image_bytes);
-  const Status status = (*stream)->ReadInto(into, nullptr);
-  EXPECT_EQ(status.code(), ErrorCode::kDataLoss) << status.ToString();
-  EXPECT_THAT(status.message(), HasSubstr("chunk 1"));
+  ShardSeal seal;
+  const auto read = ReadShardFrom(*cluster_.Data(0), Shard(1, 1).key(), Tier::kMemory, &seal);
+  ASSERT_FALSE(read);
+  EXPECT_EQ(read.error().code(), ErrorCode::kDataLoss) << read.error().ToString();
+  EXPECT_THAT(read.error().message(), HasSubstr("chunk 1"));
 }
 
 TEST_F(AgentTest, TheCoordinatorMayStartLater) {

@@ -293,7 +293,7 @@ TEST(ConvertTest, DirectivesSurviveARoundTrip) {
                              .tier = Tier::kDisk,
                              .into = Tier::kMemory,
                              .source_node = "n1",
-                             .source_address = "unix:/a",
+                             .source_peer_address = "unix:/a",
                              .digest = 99};
   pb::PrepareShard wire;
   ToProto(prepare, &wire);

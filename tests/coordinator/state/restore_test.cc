@@ -37,7 +37,7 @@ TEST_F(RestoreTest, PreparesAsRanksJoinAndDecidesOnce) {
   EXPECT_EQ(first.identity.version, V(1, 2));
   EXPECT_EQ(first.tier, Tier::kMemory);
   EXPECT_EQ(first.source_node, "a");
-  EXPECT_EQ(first.source_address, "unix:/a");
+  EXPECT_EQ(first.source_peer_address, "unix:/a.peer");
   EXPECT_EQ(first.digest, 1020U);
   c.Answer("a", first.request, Status::Ok());
   c.Join("b", "run-2", 1, 2);
