@@ -48,7 +48,7 @@ std::vector<ImageRange> RangesOf(std::span<const WantedChunk> chunks) {
 
 Result<ShardSeal> DecodedChunks::ReadSeal() {
   Cancellation cancellation;
-  const GroupAccess access = reach_.To(plan_, key_.job, key_.version, incarnation_, cancellation);
+  const GroupAccess access = reach_.To(*plan_, key_.job, key_.version, incarnation_, cancellation);
   auto seal = FetchSeal(access, key_.rank, Clock::Real().Now() + kSealTime);
   if (!seal) return Fail(AsGroupError(seal.error()));
   return seal;
@@ -59,7 +59,7 @@ Status DecodedChunks::Read(const ShardSeal& seal, std::span<WantedChunk> chunks)
   const std::vector<ImageRange> ranges = RangesOf(chunks);
   if (ranges.empty()) return Status::Ok();
   Cancellation cancellation;
-  const GroupAccess access = reach_.To(plan_, key_.job, key_.version, incarnation_, cancellation);
+  const GroupAccess access = reach_.To(*plan_, key_.job, key_.version, incarnation_, cancellation);
   const auto count = [this](uint64_t bytes) {
     decoded_bytes_ += bytes;
     HOLDFAST_CRASH_POINT("agent.mid_restore");

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <memory>
 #include <string>
 
 #include "agent/chunks/chunk_source.h"
@@ -31,8 +32,10 @@ struct GroupReach {
 /// A shard that its parity group decodes, chunk by chunk.
 class DecodedChunks final : public ChunkSource {
  public:
-  /// `incarnation` is the job's current one.
-  DecodedChunks(const GroupReach& reach, GroupPlan plan, ShardKey key, Incarnation incarnation)
+  /// The sources of all shards of a group share its plan, which is large. `incarnation` is the
+  /// job's current one.
+  DecodedChunks(const GroupReach& reach, std::shared_ptr<const GroupPlan> plan, ShardKey key,
+                Incarnation incarnation)
       : reach_(reach), plan_(std::move(plan)), key_(std::move(key)), incarnation_(incarnation) {}
 
   SourceCost cost() const override { return SourceCost::kDecode; }
@@ -46,7 +49,7 @@ class DecodedChunks final : public ChunkSource {
 
  private:
   const GroupReach reach_;
-  const GroupPlan plan_;
+  const std::shared_ptr<const GroupPlan> plan_;
   const ShardKey key_;
   const Incarnation incarnation_;
   std::atomic<uint64_t> decoded_bytes_{0};

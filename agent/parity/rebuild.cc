@@ -253,22 +253,6 @@ Status DecodeRanges(const GroupAccess& access, const ShardIdentity& identity,
   return Status::Ok();
 }
 
-Status RebuildShard(const GroupAccess& access, const ShardSeal& seal, std::span<std::byte> image,
-                    const std::function<void(uint64_t)>& progress, Clock::TimePoint deadline) {
-  if (image.size() < seal.image_bytes) {
-    return InvalidArgumentError("the buffer is too small for " + ShardName(seal.identity.rank));
-  }
-  image = image.first(seal.image_bytes);
-  const ImageRange full_range{0, image};
-  HOLDFAST_RETURN_IF_ERROR(
-      DecodeRanges(access, seal.identity, {&full_range, 1}, progress, deadline));
-  const uint64_t bad = FirstBadChunk(image, seal.chunk_crcs);
-  if (bad == kNoChunk) return Status::Ok();
-  return DataLossError(
-      fmt::format("{} was decoded from its group, but chunk {} does not match its checksum",
-                  ToString(seal.identity.key()), bad));
-}
-
 Result<ShardSeal> RebuildParity(const GroupAccess& access, uint32_t position, uint32_t world,
                                 std::span<std::byte> image,
                                 const std::function<void(uint64_t)>& progress, Clock& clock,

@@ -29,8 +29,8 @@ class GoodChunks {
     const ShardKey key = prepare.identity.key();
     sources_.push_back(tools.local.Source(key, other_tier));
     if (prepare.group) {
-      auto decoded =
-          std::make_unique<DecodedChunks>(tools.reach, *prepare.group, key, prepare.current);
+      auto decoded = std::make_unique<DecodedChunks>(
+          tools.reach, std::make_shared<GroupPlan>(*prepare.group), key, prepare.current);
       decoded_ = decoded.get();
       sources_.push_back(std::move(decoded));
     }

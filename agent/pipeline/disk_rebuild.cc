@@ -132,7 +132,8 @@ Status RebuildOnDisk(const RestoreTools& tools, const PrepareTask& prepare) {
                                 " names no parity group");
   }
   const ShardIdentity& identity = prepare.identity;
-  DecodedChunks decoded(tools.reach, *prepare.group, identity.key(), prepare.current);
+  DecodedChunks decoded(tools.reach, std::make_shared<GroupPlan>(*prepare.group), identity.key(),
+                        prepare.current);
   HOLDFAST_ASSIGN_OR_RETURN(ShardSeal seal, ExpectedSeal(decoded, prepare, tools));
   if (!IsParity(identity.rank)) HOLDFAST_RETURN_IF_ERROR(CheckDecodedDigest(prepare, seal));
   // The coordinator repeats the directive. Peers must not decode a shard each time while this node

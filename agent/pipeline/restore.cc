@@ -159,8 +159,8 @@ Result<SourceList> SourcesOf(const RestoreTools& tools, const PrepareTask& prepa
     }
     // Good chunks of a damaged replica on disk need no decoding, and may be the only ones left.
     sources.push_back(tools.local.Source(key, Tier::kDisk));
-    sources.push_back(
-        std::make_unique<DecodedChunks>(tools.reach, *prepare.group, key, prepare.current));
+    sources.push_back(std::make_unique<DecodedChunks>(
+        tools.reach, std::make_shared<GroupPlan>(*prepare.group), key, prepare.current));
   } else if (prepare.source_node != tools.node()) {
     sources.push_back(std::make_unique<PeerChunks>(
         tools.reach.transport,

@@ -46,7 +46,9 @@ void ShardPreparer::Start(PrepareShard prepare, RankLease rank) {
   const ShardKey key = prepare.identity.key();
   const Tier into = prepare.into;
   const JobState* job = jobs_.Find(key.job);
-  PrepareTask task{std::move(prepare), job == nullptr ? Incarnation{} : job->incarnation};
+  // Peers refuse older incarnations, so that a missing job state does no harm.
+  const Incarnation version = prepare.identity.version.incarnation;
+  PrepareTask task{std::move(prepare), job == nullptr ? version : job->incarnation};
   running_[{key, into}].push_back(task.request);
   // Restores to disk take long and are not urgent: they must not delay restores to memory.
   Executor& executor = into == Tier::kDisk ? repairs_ : tools_.workers;

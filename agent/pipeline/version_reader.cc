@@ -34,10 +34,10 @@ Status ReadBytes(VersionReader& reader, Rank rank, uint64_t image_bytes, uint64_
 }
 }  // namespace
 
-/// The locations of all shards, and the sources that follow from them.
+/// The committed digests of all shards (0: any) and their sources, by rank.
 struct VersionReader::Located {
-  VersionPlaces places;
-  std::vector<SourceList> sources;  // by rank
+  std::vector<uint64_t> digests;
+  std::vector<SourceList> sources;
 };
 
 VersionReader::~VersionReader() = default;
@@ -66,10 +66,12 @@ Status VersionReader::FindPlaces() {
         ToString(version_), shards_.empty() ? "one or more" : std::to_string(shards_.size())));
   }
   auto located = std::make_shared<Located>();
+  std::vector<std::shared_ptr<const GroupPlan>> groups;
+  for (const GroupPlan& group : found.groups) groups.push_back(std::make_shared<GroupPlan>(group));
   for (uint32_t rank = 0; rank < found.shards.size(); ++rank) {
-    located->sources.push_back(SourcesOf(Rank{rank}, found));
+    located->digests.push_back(found.shards[rank].digest);
+    located->sources.push_back(SourcesOf(Rank{rank}, found.shards[rank].places, groups));
   }
-  located->places = std::move(found);
   MutexLock lock(mutex_);
   located_ = std::move(located);
   found_at_ = Clock::Real().Now();
@@ -87,7 +89,7 @@ void VersionReader::RefreshPlaces() {
 }
 
 Status VersionReader::LoadShards() {
-  shards_.resize(located()->places.shards.size());
+  shards_.resize(located()->sources.size());
   std::atomic<size_t> next{0};
   std::atomic<uint64_t> bytes{0};
   std::vector<Status> outcomes(std::min(kLoadersMax, shards_.size()));
@@ -156,10 +158,12 @@ std::vector<ListedShard> VersionReader::Listing() const {
   return listing;
 }
 
-SourceList VersionReader::SourcesOf(Rank rank, const VersionPlaces& places) const {
+SourceList VersionReader::SourcesOf(
+    Rank rank, const std::vector<ShardPlace>& places,
+    const std::vector<std::shared_ptr<const GroupPlan>>& groups) const {
   const ShardKey key{job_, version_, rank};
   SourceList sources;
-  for (const ShardPlace& place : places.shards[rank.value].places) {
+  for (const ShardPlace& place : places) {
     if (place.node == tools_.node()) {
       sources.push_back(tools_.local.Source(key, place.tier));
     } else {
@@ -168,8 +172,8 @@ SourceList VersionReader::SourcesOf(Rank rank, const VersionPlaces& places) cons
           incarnation_));
     }
   }
-  for (const GroupPlan& group : places.groups) {
-    if (!group.PositionOf(rank)) continue;
+  for (const auto& group : groups) {
+    if (!group->PositionOf(rank)) continue;
     sources.push_back(std::make_unique<DecodedChunks>(tools_.reach, group, key, incarnation_));
   }
   return sources;
@@ -180,8 +184,8 @@ Status VersionReader::TrySources(Rank rank, const std::function<Status(SourceSel
   const Clock::TimePoint deadline = Clock::Real().Now() + kReadTime;
   for (uint32_t losses = 0;;) {
     const std::shared_ptr<const Located> where = located();
-    SourceSelector selector(key, where->places.shards[rank.value].digest,
-                            where->sources[rank.value], tools_.damage);
+    SourceSelector selector(key, where->digests[rank.value], where->sources[rank.value],
+                            tools_.damage);
     selector.SetStopping([this] { return finder_.stopping(); });
     const Status taken = take(selector);
     if (taken.ok() && selector.any_failed()) RefreshPlaces();

@@ -70,7 +70,8 @@ class VersionReader {
   void RefreshPlaces();
   /// Calls `take` with the shard's sources, and again with new ones, until a call succeeds.
   Status TrySources(Rank rank, const std::function<Status(SourceSelector&)>& take);
-  SourceList SourcesOf(Rank rank, const VersionPlaces& places) const;
+  SourceList SourcesOf(Rank rank, const std::vector<ShardPlace>& places,
+                       const std::vector<std::shared_ptr<const GroupPlan>>& groups) const;
 
   const RestoreTools& tools_;
   PlaceFinder& finder_;

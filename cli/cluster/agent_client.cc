@@ -6,6 +6,7 @@
 
 #include "cli/cluster/rpc.h"
 #include "cli/core/interrupt.h"
+#include "storage/format/chunk.h"
 
 namespace holdfast::cli {
 
@@ -39,8 +40,7 @@ class PieceChecker {
                                 piece.data().size(), piece.offset()));
     }
     auto bytes = std::as_bytes(std::span(piece.data()));
-    if (Crc32c(bytes) != seal_.chunk_crcs[chunk])
-      return Damage(fmt::format("chunk {} does not match its checksum", chunk));
+    if (!IsChunk(seal_, chunk, bytes)) return BadChunkError(seal_, chunk, "from " + peer_);
     next_ += expected;
     return sink_.Chunk(piece.offset(), bytes);
   }

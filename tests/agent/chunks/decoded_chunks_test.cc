@@ -30,7 +30,7 @@ class DecodedWorld final : public SourceWorld {
     for (std::thread& builder : builders) builder.join();
     members_[0].address.clear();
     members_[1].has_data = members_[1].has_parity = true;
-    const GroupPlan left = *GroupPlan::Make(members_, 1);
+    const auto left = std::make_shared<GroupPlan>(*GroupPlan::Make(members_, 1));
     shard_ = network_.nodes["n0"]->shards[Rank{0}];
     const GroupReach reach{"n1", *network_.nodes["n1"], network_};
     source_ =

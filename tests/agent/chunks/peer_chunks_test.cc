@@ -1,5 +1,6 @@
 #include "agent/chunks/peer_chunks.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -170,6 +171,22 @@ TEST_F(PeerChunksTest, AReadWaitsWhileTheNodeHasTooManyConnections) {
   releaser.join();
   EXPECT_TRUE(status.ok()) << status.ToString();
   EXPECT_EQ(bytes_, shard_->image);
+}
+
+TEST_F(PeerChunksTest, IdleConnectionsOfOtherNodesDoNotKeepAReaderOut) {
+  TcpPeerServerOptions options;
+  options.connections_max = 2;
+  ASSERT_NO_FATAL_FAILURE(Serve(options));
+  std::vector<std::unique_ptr<PeerTransport>> others;
+  for (int i = 0; i < 5; ++i) {
+    others.push_back(*ConnectAs(fmt::format("n{}", 10 + i)));
+    PeerChunks source(*others.back(), {"n1", server_->address(), Tier::kMemory}, kShardId.key(),
+                      kCurrent);
+    const auto begin = Clock::Real().Now();
+    const auto seal = source.ReadSeal();
+    EXPECT_TRUE(seal) << seal.error().ToString();
+    EXPECT_LT(Clock::Real().Now() - begin, std::chrono::seconds(10));
+  }
 }
 
 TEST_F(PeerChunksTest, AnAddressThatOnlyItsOwnMachineReachesIsExplained) {

@@ -19,6 +19,7 @@
 #include "agent/parity/decoder.h"
 #include "agent/parity/rebuild.h"
 #include "base/random.h"
+#include "storage/format/chunk.h"
 #include "storage/parity/parity_image.h"
 
 // A complete group in one process. Its transport is a table of sources; the real transport has
@@ -296,8 +297,11 @@ class Group {
         const Shard& original = node->shards.at(rank.rank);
         if (seal != original.seal) return InternalError("the rebuilt seal differs");
         std::vector<std::byte> image(seal.image_bytes);
-        HOLDFAST_RETURN_IF_ERROR(RebuildShard(
-            access, seal, image, [](uint64_t) {}, deadline));
+        const ImageRange all{0, image};
+        HOLDFAST_RETURN_IF_ERROR(DecodeRanges(
+            access, seal.identity, {&all, 1}, [](uint64_t) {}, deadline));
+        const uint64_t bad = FirstBadChunk(image, seal.chunk_crcs);
+        if (bad != kNoChunk) return BadChunkError(seal, bad, "decoded from its group");
         if (image != original.bytes) return InternalError("the rebuilt bytes differ");
       }
       HOLDFAST_RETURN_IF_ERROR(RecoverParity(plan, position, fresh, *node));
