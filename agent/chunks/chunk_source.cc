@@ -6,7 +6,12 @@
 
 namespace holdfast::agent {
 
-Status CheckWanted(const ShardSeal& seal, std::span<const WantedChunk> chunks) {
+Status CheckWanted(const ShardKey& key, const ShardSeal& seal,
+                   std::span<const WantedChunk> chunks) {
+  if (seal.identity.key() != key) {
+    return InvalidArgumentError(fmt::format("cannot read {} with the seal of {}", ToString(key),
+                                            ToString(seal.identity.key())));
+  }
   for (const WantedChunk& chunk : chunks) {
     if (chunk.index < seal.chunk_crcs.size() &&
         chunk.into.size() == ChunkBytes(seal, chunk.index)) {

@@ -57,9 +57,9 @@ class ChunkSource {
   virtual Status Read(const ShardSeal& seal, std::span<WantedChunk> chunks) = 0;
 };
 
-/// Returns InvalidArgument unless each of `chunks` is one of the image and has a buffer of its
-/// length. Each source checks this first.
-Status CheckWanted(const ShardSeal& seal, std::span<const WantedChunk> chunks);
+/// Returns InvalidArgument unless the seal is of `key`, and each of `chunks` is one of the image
+/// and has a buffer of its length. Each source checks this first.
+Status CheckWanted(const ShardKey& key, const ShardSeal& seal, std::span<const WantedChunk> chunks);
 
 /// Returns the chunks of the image from chunk `first` on, with consecutive parts of `into` as
 /// buffers. `into` ends where a chunk ends. `slack` is that of the last chunk.

@@ -55,7 +55,7 @@ Result<ShardSeal> DecodedChunks::ReadSeal() {
 }
 
 Status DecodedChunks::Read(const ShardSeal& seal, std::span<WantedChunk> chunks) {
-  HOLDFAST_RETURN_IF_ERROR(CheckWanted(seal, chunks));
+  HOLDFAST_RETURN_IF_ERROR(CheckWanted(key_, seal, chunks));
   const std::vector<ImageRange> ranges = RangesOf(chunks);
   if (ranges.empty()) return Status::Ok();
   Cancellation cancellation;

@@ -40,7 +40,7 @@ void DiskChunks::Return(std::unique_ptr<ShardChunks> files) {
 }
 
 Status DiskChunks::Read(const ShardSeal& seal, std::span<WantedChunk> chunks) {
-  HOLDFAST_RETURN_IF_ERROR(CheckWanted(seal, chunks));
+  HOLDFAST_RETURN_IF_ERROR(CheckWanted(key_, seal, chunks));
   HOLDFAST_ASSIGN_OR_RETURN(const bool whole, ReadWhole(seal, chunks));
   return whole ? Status::Ok() : ReadEach(seal, chunks);
 }

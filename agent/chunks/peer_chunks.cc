@@ -81,7 +81,7 @@ Result<ShardSeal> PeerChunks::ReadSeal() {
 }
 
 Status PeerChunks::Read(const ShardSeal& seal, std::span<WantedChunk> chunks) {
-  HOLDFAST_RETURN_IF_ERROR(CheckWanted(seal, chunks));
+  HOLDFAST_RETURN_IF_ERROR(CheckWanted(key_, seal, chunks));
   Status damage;
   for (size_t i = 0; i < chunks.size();) {
     if (chunks[i].done) {

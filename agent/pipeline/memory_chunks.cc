@@ -37,7 +37,7 @@ Result<ShardSeal> MemoryChunks::ReadSeal() {
 }
 
 Status MemoryChunks::Read(const ShardSeal& seal, std::span<WantedChunk> chunks) {
-  HOLDFAST_RETURN_IF_ERROR(CheckWanted(seal, chunks));
+  HOLDFAST_RETURN_IF_ERROR(CheckWanted(key_, seal, chunks));
   HOLDFAST_ASSIGN_OR_RETURN(const auto pinned, Pin());
   HOLDFAST_ASSIGN_OR_RETURN(const ShardSeal kept, pinned->seal());
   if (!SameImage(kept, seal)) {

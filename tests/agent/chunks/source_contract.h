@@ -20,7 +20,7 @@ class SourceWorld {
  public:
   virtual ~SourceWorld() = default;
   virtual ChunkSource& source() = 0;
-  /// Returns a source of a shard that the place does not have.
+  /// Returns a source of a shard that the place does not have: of the same version, of rank 50.
   virtual ChunkSource& unknown() = 0;
   virtual const ShardSeal& seal() = 0;
   virtual const std::vector<std::byte>& image() = 0;
@@ -107,7 +107,10 @@ TEST_P(SourceContract, AnUnknownShardIsAnError) {
   const auto seal = world_->unknown().ReadSeal();
   ASSERT_FALSE(seal);
   EXPECT_NE(seal.error().code(), ErrorCode::kInternal) << seal.error().ToString();
-  EXPECT_FALSE(world_->unknown().Read(world_->seal(), chunks_).ok());
+  ShardSeal other = world_->seal();
+  other.identity.rank = Rank{50};
+  EXPECT_FALSE(world_->unknown().Read(other, chunks_).ok());
+  EXPECT_EQ(world_->source().Read(other, chunks_).code(), ErrorCode::kInvalidArgument);
   for (const WantedChunk& chunk : chunks_) EXPECT_FALSE(chunk.done);
 }
 

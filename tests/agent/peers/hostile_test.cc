@@ -325,8 +325,9 @@ TEST(HostileServerTest, MisplacedFramesAreDataLoss) {
 TEST(HostileServerTest, HugeFramesAreRefusedBeforeMemoryIsAllocated) {
   largest_allocation = 0;
   for (uint8_t kind : {33, 35}) {
-    const auto got = FetchFrom(
-        1ULL << 40, [&](const FrameStamp& s) { return Accepted(s) + HeaderBytes(kPeerProtocol, kind, ~0U); });
+    const auto got = FetchFrom(1ULL << 40, [&](const FrameStamp& s) {
+      return Accepted(s) + HeaderBytes(kPeerProtocol, kind, ~0U);
+    });
     EXPECT_EQ(got.error().code(), ErrorCode::kDataLoss);
   }
   EXPECT_LE(largest_allocation, kMiB) << "only the reader's buffer";

@@ -49,7 +49,7 @@ class NodeWorld : public PartsTest, public SourceWorld {
     Store();
     const ShardKey key = kShardId.key();
     ShardKey other = key;
-    other.rank = Rank{7};
+    other.rank = Rank{50};
     source_ = at_peer ? FromPeer(key, Incarnation{1}) : shards_->Source(key, tier_);
     unknown_ = at_peer ? FromPeer(other, Incarnation{1}) : shards_->Source(other, tier_);
   }
