@@ -55,6 +55,13 @@ class AgentTest : public ::testing::Test {
     ASSERT_TRUE(trainer.AwaitNotice(NoticeKind::kCommitted, step, Tier::kDisk))
         << cluster_.AgentLog(0);
   }
+  /// Returns how many bytes the node has sent to its peers.
+  uint64_t PeerBytes(int node) {
+    DumpReply reply;
+    grpc::ClientContext context;
+    EXPECT_TRUE(cluster_.Data(node)->Dump(&context, {}, &reply).ok());
+    return nlohmann::json::parse(reply.json()).at("peers").at("data_bytes");
+  }
   void ExpectRestored(TestTrainer& trainer, VersionId version, Tier tier) {
     auto found = trainer.FindRestore();
     ASSERT_TRUE(found) << found.error().ToString();
@@ -287,7 +294,36 @@ TEST_F(AgentTest, RestoresFromAnotherNodesMemory) {
   auto next = Connect({.run_id = "run-2"}, 1);
   ASSERT_TRUE(next) << next.error().ToString();
   ExpectRestored(*next, Shard(1, 1).version, Tier::kMemory);
+  EXPECT_GE(PeerBytes(0), MakeImage(Shard(1, 1), kTensorBytes).size()) << "read as by any peer";
   SaveDurably(*next, 2);
+}
+
+TEST_F(AgentTest, RestoresFromANodeWithoutParityAtThePaceOfItsPeers) {
+  ASSERT_OK(cluster_.StartCoordinator());
+  // 3.3 MB at 1 MB/s, after a burst of 4 MiB for the first restore.
+  for (int node = 0; node < 2; ++node) {
+    ASSERT_OK(
+        cluster_.StartAgent(node, "", {"peers.enabled=false", "peers.rate_bytes_per_s=1000000"}));
+  }
+  {
+    auto trainer = Connect();
+    ASSERT_TRUE(trainer) << trainer.error().ToString();
+    SaveDurably(*trainer, 1);
+  }
+  const auto begin = Clock::Real().Now();
+  for (const char* run : {"run-2", "run-3"}) {
+    auto next = Connect({.run_id = run}, 1);
+    ASSERT_TRUE(next) << next.error().ToString();
+    ExpectRestored(*next, Shard(1, 1).version, Tier::kMemory);
+    next->HangUp();
+    cluster_.agent(1).Kill();
+    cluster_.KillKeeper(1);
+    ASSERT_OK(
+        cluster_.StartAgent(1, "", {"peers.enabled=false", "peers.rate_bytes_per_s=1000000"}));
+  }
+  EXPECT_GE(PeerBytes(0), 2 * MakeImage(Shard(1, 1), kTensorBytes).size());
+  // 6.6 MB, less the burst and a unit.
+  EXPECT_GE(Clock::Real().Now() - begin, std::chrono::milliseconds(1'300));
 }
 
 TEST_F(AgentTest, AReaderDetectsDamageAtTheSender) {
