@@ -96,7 +96,8 @@ Status PeerChunks::Read(const ShardSeal& seal, std::span<WantedChunk> chunks) {
     Status failed;
     i += ReadRun(seal, chunks.subspan(i, end - i), failed);
     if (failed.ok()) continue;
-    if (failed.code() != ErrorCode::kDataLoss) return failed;
+    // A node without parity drops a damaged replica. The damage is then the reason.
+    if (failed.code() != ErrorCode::kDataLoss) return damage.ok() ? failed : damage;
     if (damage.ok()) damage = failed;
   }
   return damage;

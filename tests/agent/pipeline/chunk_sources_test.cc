@@ -34,7 +34,7 @@ Result<std::unique_ptr<TcpPeerServer>> ServeAt(PeerSource& source) {
 /// A node with one shard in memory and on disk, which also serves its peers.
 class NodeWorld : public PartsTest, public SourceWorld {
  public:
-  NodeWorld(Tier tier, bool at_peer) : tier_(tier) {
+  NodeWorld(Tier tier, bool at_peer, bool parity = true) : tier_(tier) {
     PartsTest::SetUp();
     damage_ = std::make_unique<DamageTracker>(*ranks_, *volume_, link_);
     shards_ = std::make_unique<LocalShards>(*ranks_, *volume_, *damage_);
@@ -47,6 +47,11 @@ class NodeWorld : public PartsTest, public SourceWorld {
     seal_.image_bytes = image_.size();
     seal_.chunk_crcs = ChunkCrcs(image_);
     Store();
+    // A damaged replica stays only while parity protects the version.
+    if (parity) {
+      const auto protecting = Reserve("job", ParityRank(0));
+      Put(*protecting, kShardId.version);
+    }
     const ShardKey key = kShardId.key();
     ShardKey other = key;
     other.rank = Rank{50};
@@ -155,6 +160,19 @@ TEST(NodeSources, APeerOfAnOlderIncarnationIsFenced) {
   WantedChunk chunk{0, bytes};
   EXPECT_EQ(older->Read(world.seal(), {&chunk, 1}).code(), ErrorCode::kFenced);
   EXPECT_TRUE(world.FromPeer(kShardId.key(), Incarnation{4})->ReadSeal());
+}
+
+TEST(NodeSources, APeerThatDropsADamagedReplicaIsDataLoss) {
+  for (const Tier tier : {Tier::kMemory, Tier::kDisk}) {
+    NodeWorld world(tier, /*at_peer=*/true, /*parity=*/false);
+    world.Corrupt(1);
+    std::vector<std::byte> bytes(world.image().size());
+    std::vector<WantedChunk> chunks = ChunksOf(world.seal(), 0, bytes);
+    const Status status = world.source().Read(world.seal(), chunks);
+    EXPECT_EQ(status.code(), ErrorCode::kDataLoss) << status.ToString();
+    EXPECT_THAT(status.message(), testing::HasSubstr("chunk 1 "));
+    EXPECT_EQ(world.source().ReadSeal().error().code(), ErrorCode::kNotFound);
+  }
 }
 
 TEST(NodeSources, ASealedRequestDoesNotWaitForASave) {
