@@ -154,6 +154,13 @@ TEST_F(SelectorTest, ASourceThatDoesNotAnswerIsAskedOnce) {
   }
   EXPECT_EQ(std::count(calls_.begin(), calls_.end(), "seal on node n2"), 1);
   EXPECT_EQ(std::count(calls_.begin(), calls_.end(), "read on node n2"), 0);
+  calls_.clear();
+  SourceSelector without_seal = Selector();
+  for (int i = 0; i < 3; ++i) {
+    std::vector<WantedChunk> chunks = ChunksOf(seal_, 0, bytes_);
+    EXPECT_EQ(without_seal.Read(seal_, chunks), Status::Ok());
+  }
+  EXPECT_EQ(std::count(calls_.begin(), calls_.end(), "read on node n2"), 1);
 }
 
 TEST_F(SelectorTest, DamageOfThisNodeIsReportedOnce) {
