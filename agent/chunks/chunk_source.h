@@ -24,7 +24,7 @@ enum class SourceCost : uint8_t {
   kRemote = 5,      // outside the cluster
 };
 
-/// A chunk that a reader wants, and its buffer.
+/// A chunk that a reader requests, and its buffer.
 struct WantedChunk {
   uint64_t index = 0;
   std::span<std::byte> into;  // as long as the chunk
@@ -43,7 +43,7 @@ class ChunkSource {
   virtual ~ChunkSource() = default;
 
   virtual SourceCost cost() const = 0;
-  /// Says where the bytes are from, for messages: "in this node's memory", "on node n3".
+  /// Returns the place of the bytes, for messages: "in this node's memory", "on node n3".
   virtual std::string where() const = 0;
   /// Returns the tier, if the replica is one of this node, so that damage of it is reported.
   virtual std::optional<Tier> local_tier() const { return std::nullopt; }

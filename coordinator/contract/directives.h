@@ -52,7 +52,7 @@ struct PrepareShard {
   Tier into = Tier::kMemory;  // memory or disk
   std::string source_node = {};
   std::string source_peer_address = {};  // where the source serves its peers
-  uint64_t digest = 0;  // 0: any
+  uint64_t digest = 0;                   // 0: any
   /// With `tier` peer: the parity group, of the version's incarnation, that decodes the shard.
   std::optional<GroupPlan> group = {};
   bool operator==(const PrepareShard&) const = default;

@@ -275,16 +275,16 @@ Result<RestorePlanStatus> PlanRestore(const ReadContext& context, const std::str
       return Fail(FailedPreconditionError(fmt::format("job '{}': {}", name, text)));
     }
     const Node& node = context.cluster.nodes[replica->node];
-    plan.sources.push_back(
-        {Rank{rank}, node.name, node.data_address, node.peer_address, replica->tier, shard.image_bytes, shard.digest});
+    plan.sources.push_back({Rank{rank}, node.name, node.data_address, node.peer_address,
+                            replica->tier, shard.image_bytes, shard.digest});
   }
   for (uint32_t number = 0; tier && number < version->second.parity.size(); ++number) {
     const RankShard& shard = version->second.parity[number];
     for (const Replica& replica : shard.replicas) {
       if (replica.tier != *tier) continue;
       const Node& node = context.cluster.nodes[replica.node];
-      plan.parity.push_back({ParityRank(number), node.name, node.data_address, node.peer_address, replica.tier,
-                             shard.image_bytes, shard.digest});
+      plan.parity.push_back({ParityRank(number), node.name, node.data_address, node.peer_address,
+                             replica.tier, shard.image_bytes, shard.digest});
     }
   }
   return plan;
@@ -314,8 +314,8 @@ Result<RestorePlanStatus> PlanAllReplicas(const ReadContext& context, const std:
                               std::vector<ReplicaLocation>& sources) {
     for (const Replica& replica : shard.replicas) {
       const Node& node = context.cluster.nodes[replica.node];
-      sources.push_back(
-          {rank, node.name, node.data_address, node.peer_address, replica.tier, shard.image_bytes, shard.digest});
+      sources.push_back({rank, node.name, node.data_address, node.peer_address, replica.tier,
+                         shard.image_bytes, shard.digest});
     }
   };
   for (uint32_t rank = 0; rank < version.world; ++rank) {
