@@ -282,7 +282,9 @@ TEST(TidyTest, MetricsHavePrefixUnitAndRow) {
     EXPECT_TRUE(std::regex_match(name, form)) << name;
     EXPECT_FALSE(std::regex_match(name, other_unit)) << name << ": use seconds, bytes or ratio";
     EXPECT_EQ(kinds[i] == "Counter", name.ends_with("_total")) << name;
-    if (kinds[i] == "Summary") EXPECT_TRUE(std::regex_match(name, summary_unit)) << name;
+    if (kinds[i] == "Summary") {
+      EXPECT_TRUE(std::regex_match(name, summary_unit)) << name;
+    }
     EXPECT_NE(page.find("| `" + name + "` |"), std::string::npos)
         << name << " is not in docs/metrics.md";
   }
