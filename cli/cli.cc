@@ -59,7 +59,8 @@ Format FormatOf(const std::string& name) {
 }
 
 void AddGlobalOptions(CLI::App& app, GlobalOptions& options, RawOptions& raw) {
-  app.add_option("--endpoint", options.endpoint, "The coordinator: HOST:PORT or unix:/PATH")
+  app.add_option("--endpoint", options.endpoint,
+                 "The coordinator: HOST:PORT or unix:/PATH; several: separated by commas")
       ->envname(kEndpointVariable)
       ->check(EndpointCheck())
       ->capture_default_str();

@@ -17,6 +17,7 @@ case "${1:-}" in
   --bench) packages+=(fio iperf3) ;;
   --ops)
     packages+=(
+      etcd-server
       libseccomp-dev
       munge
       prometheus

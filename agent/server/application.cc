@@ -185,8 +185,8 @@ Status AgentApplication::OpenWorkers() {
 Status AgentApplication::Open() {
   // Refuse a bad configuration before changing anything.
   HOLDFAST_RETURN_IF_ERROR(config_.CheckStart());
-  HOLDFAST_ASSIGN_OR_RETURN(const Endpoint endpoint, ParseEndpoint(config_.coordinator));
-  HOLDFAST_ASSIGN_OR_RETURN(auto channel, coord::MakeChannel(endpoint, config_.tls));
+  HOLDFAST_ASSIGN_OR_RETURN(auto coordinators,
+                            coord::LeaderChannel::Make(config_.coordinator, config_.tls));
   HOLDFAST_RETURN_IF_ERROR(MakeRunDir(config_.run_dir));
   HOLDFAST_ASSIGN_OR_RETURN(lock_, LockRunDir(config_.run_dir));
   HOLDFAST_RETURN_IF_ERROR(OpenVolume());
@@ -229,7 +229,7 @@ Status AgentApplication::Open() {
     link.workers = [this] { return workers_->Workers(); };
     link.set_workers = [this](SetWorkers wanted) { workers_->SetWanted(std::move(wanted)); };
   }
-  link_ = std::make_unique<GrpcCoordinatorLink>(std::move(link), std::move(channel));
+  link_ = std::make_unique<GrpcCoordinatorLink>(std::move(link), std::move(coordinators));
   const PeerTlsFiles peer_tls{config_.tls.ca, config_.tls.cert, config_.tls.key};
   TcpTransportOptions transport =
       config_.peers.TransportOptions(config_.cluster, config_.node, peer_tls);

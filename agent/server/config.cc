@@ -11,6 +11,7 @@
 #include "base/endpoint.h"
 #include "base/ids.h"
 #include "base/log_level.h"
+#include "coordinator/api/leader_channel.h"
 
 namespace holdfast::agent {
 namespace {
@@ -38,7 +39,9 @@ void AgentConfig::Bind(ConfigSchema& schema) {
   schema.Add("cluster", &cluster,
              "Name of the cluster; data directories of another cluster are refused.");
   schema.Add("node", &node, "Name of this node, unique in the cluster.");
-  schema.Add("coordinator", &coordinator, "Address of the coordinator: host:port or unix:/path.");
+  schema.Add("coordinator", &coordinator,
+             "Address of the coordinator: host:port or unix:/path. Of several coordinators: all "
+             "addresses, separated by commas.");
   schema.Add(
       "data_listen", &data_listen,
       "Address for shard readers (agents, operators): host:port (port 0: any) or unix:/path.");
@@ -94,10 +97,8 @@ void AgentConfig::Bind(ConfigSchema& schema) {
 Status AgentConfig::Check() const {
   HOLDFAST_RETURN_IF_ERROR(ValidateName("cluster", cluster));
   HOLDFAST_RETURN_IF_ERROR(ValidateName("node", node));
-  HOLDFAST_RETURN_IF_ERROR(CheckEndpoint("coordinator", coordinator));
-  HOLDFAST_ASSIGN_OR_RETURN(const Endpoint to, ParseEndpoint(coordinator));
-  if (to.kind == Endpoint::Kind::kTcp && to.port == 0) {
-    return InvalidArgumentError(fmt::format("coordinator '{}' has no port", coordinator));
+  if (auto list = ParseEndpointList(coordinator); !list) {
+    return list.error().WithContext("coordinator");
   }
   HOLDFAST_RETURN_IF_ERROR(CheckEndpoint("data_listen", data_listen));
   if (run_dir.empty() || run_dir.front() != '/') {
@@ -145,9 +146,8 @@ Status AgentConfig::Check() const {
 
 Status AgentConfig::CheckStart() const {
   HOLDFAST_RETURN_IF_ERROR(Check());
-  HOLDFAST_ASSIGN_OR_RETURN(const Endpoint to, ParseEndpoint(coordinator));
-  auto channel = coord::MakeChannel(to, tls);
-  if (!channel) return channel.error().WithContext("coordinator");
+  auto channels = coord::LeaderChannel::Make(coordinator, tls);
+  if (!channels) return channels.error().WithContext("coordinator");
   HOLDFAST_ASSIGN_OR_RETURN(const Endpoint listen, ParseEndpoint(data_listen));
   auto credentials = coord::MakeServerCredentials(listen, tls, "data_listen");
   if (!credentials) return credentials.error();

@@ -9,9 +9,15 @@
 namespace holdfast::coord {
 namespace {
 constexpr auto kReloadInterval = std::chrono::milliseconds(200);
+/// A coordinator that stands by learns within this time that it leads.
+constexpr auto kStandbyInterval = std::chrono::milliseconds(20);
 /// A late wake-up counts as a pause from this delay on. Shorter delays are normal on a busy
 /// machine.
 constexpr auto kPauseMin = std::chrono::milliseconds(250);
+
+Status LeaseEnded() {
+  return FencedError("this coordinator's lease has ended; another one may lead");
+}
 
 /// What a batch contains, as far as crash points and the log depend on it.
 struct BatchMarks {
@@ -101,12 +107,13 @@ void LogEffect(const Effect& effect) {
 }  // namespace
 
 Applier::Applier(std::string cluster, StateOptions options, SupervisorOptions runs,
-                 StoreOpener opener, Clock& clock, RestartHandler restart)
+                 StoreOpener opener, Clock& clock, RestartHandler restart, Startup startup)
     : cluster_(std::move(cluster)),
       options_(std::move(options)),
       run_options_(runs),
       opener_(std::move(opener)),
       run_restart_command_(std::move(restart)),
+      startup_(startup),
       clock_(clock),
       tick_(std::clamp<std::chrono::nanoseconds>(options_.node_lease / 10,
                                                  std::chrono::milliseconds(10),
@@ -116,12 +123,14 @@ Applier::Applier(std::string cluster, StateOptions options, SupervisorOptions ru
 
 Result<std::unique_ptr<Applier>> Applier::Start(std::string cluster, StateOptions options,
                                                 SupervisorOptions runs, StoreOpener opener,
-                                                Clock& clock, RestartHandler restart) {
+                                                Clock& clock, RestartHandler restart,
+                                                Startup startup) {
   std::unique_ptr<Applier> applier(new Applier(std::move(cluster), std::move(options), runs,
-                                               std::move(opener), clock, std::move(restart)));
+                                               std::move(opener), clock, std::move(restart),
+                                               startup));
   applier->last_wake_ = clock.Now();
   applier->at_ = {applier->last_wake_, clock.WallNanos()};
-  HOLDFAST_RETURN_IF_ERROR(applier->Load());
+  if (startup == Startup::kNeedsStore) HOLDFAST_RETURN_IF_ERROR(applier->Load());
   applier->thread_ = std::thread([raw = applier.get()] { raw->Run(); });
   return applier;
 }
@@ -221,8 +230,10 @@ void Applier::AnswerQueries(Work& work, bool stopping) {
 }
 
 std::vector<Applier::Work> Applier::Take() {
+  const bool stands_by = !state_ && startup_ == Startup::kMayStandBy;
+  const auto wait = stands_by ? std::min<std::chrono::nanoseconds>(tick_, kStandbyInterval) : tick_;
   MutexLock lock(mutex_);
-  if (queue_.empty() && !stopping_) wake_.WaitFor(mutex_, tick_);
+  if (queue_.empty() && !stopping_) wake_.WaitFor(mutex_, wait);
   return std::exchange(queue_, {});
 }
 
@@ -245,15 +256,41 @@ void Applier::Run() {
       for (Work& work : batch) AnswerQueries(work, true);
       return;
     }
-    if (!state_ && !invariants_.violated() && clock_.Now() >= reload_at_) {
-      Status status = Load();
-      if (!status.ok()) {
-        Log(LogLevel::kError, "StoreUnusable", {Kv("why", status.ToString())});
-        reload_at_ = clock_.Now() + kReloadInterval;
-      }
-    }
+    if (state_ && !catalog_->Held()) Drop(LeaseEnded());
+    LoadIfDue();
     ApplyBatch(batch);
   }
+}
+
+void Applier::LoadIfDue() {
+  if (state_ || invariants_.violated() || clock_.Now() < reload_at_) return;
+  const Status status = Load();
+  if (status.ok()) {
+    load_error_.clear();
+    return;
+  }
+  const bool stands_by =
+      startup_ == Startup::kMayStandBy && status.code() == ErrorCode::kUnavailable;
+  if (status.ToString() != load_error_) {
+    load_error_ = status.ToString();
+    if (stands_by) {
+      Log(LogLevel::kInfo, "CoordinatorStandsBy", {Kv("why", load_error_)});
+    } else {
+      Log(LogLevel::kError, "StoreUnusable", {Kv("why", load_error_)});
+    }
+  }
+  reload_at_ = clock_.Now() + (stands_by ? kStandbyInterval : kReloadInterval);
+}
+
+void Applier::Drop(const Status& why) {
+  if (state_) {
+    Log(LogLevel::kError, "StateDropped", {Kv("why", why.ToString())});
+    reload_at_ = clock_.Now();
+  }
+  state_.reset();
+  supervisor_.reset();
+  catalog_.reset();
+  AbandonClients(UnavailableError("the coordinator is loading its store again; try again"));
 }
 
 /// Detects a pause by a late wake-up. A stopped process, a frozen machine and a write that hangs
@@ -330,18 +367,13 @@ void Applier::ApplyBatch(std::vector<Work>& batch) {
     StopApplying();
     return Refuse(batch);
   }
+  // The lease may have ended while this process was stopped: then another coordinator directs.
+  if (status.ok() && !catalog_->Held()) status = LeaseEnded();
   if (status.ok()) {
     Deliver(effects);
     if (MarksOf(effects).commit) HOLDFAST_CRASH_POINT("coordinator.after_publish");
   } else {
-    if (state_) {
-      Log(LogLevel::kError, "StoreWriteFailed", {Kv("why", status.ToString())});
-      reload_at_ = clock_.Now();
-    }
-    state_.reset();
-    supervisor_.reset();
-    catalog_.reset();
-    AbandonClients(UnavailableError("the coordinator is loading its store again; try again"));
+    Drop(status);
   }
   for (Work& work : batch) AnswerQueries(work, false);
 }

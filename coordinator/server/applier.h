@@ -47,11 +47,16 @@ class Applier {
   using RestartHandler = std::function<void(const IncidentRecord&)>;
   using SupervisorQuery = std::function<void(const Supervisor*)>;
 
+  /// Whether Start() needs the store. On a shared store another coordinator may lead for days.
+  enum class Startup { kNeedsStore, kMayStandBy };
+
   /// Opens the store and takes the next epoch. `clock` outlives the applier. The applier calls
-  /// `restart` for each incident whose job needs restart.command.
+  /// `restart` for each incident whose job needs restart.command. With kMayStandBy, a store that
+  /// cannot be opened is tried again until it can; calls fail as Unavailable meanwhile.
   static Result<std::unique_ptr<Applier>> Start(std::string cluster, StateOptions options,
                                                 SupervisorOptions runs, StoreOpener opener,
-                                                Clock& clock, RestartHandler restart = nullptr);
+                                                Clock& clock, RestartHandler restart = nullptr,
+                                                Startup startup = Startup::kNeedsStore);
   ~Applier();
 
   /// Returns a unique number for a request or a stream.
@@ -83,10 +88,14 @@ class Applier {
   };
 
   Applier(std::string cluster, StateOptions options, SupervisorOptions runs, StoreOpener opener,
-          Clock& clock, RestartHandler restart);
+          Clock& clock, RestartHandler restart, Startup startup);
   /// Sets the time of the next batch.
   void UpdateTime();
   Status Load();
+  /// Loads the state if there is none and it is time.
+  void LoadIfDue();
+  /// Discards the state: its coordinator no longer has the store, or a write failed.
+  void Drop(const Status& why);
   void Run();
   std::vector<Work> Take();
   void Register(Work& work);
@@ -110,6 +119,7 @@ class Applier {
   SupervisorOptions run_options_;
   const StoreOpener opener_;
   const RestartHandler run_restart_command_;
+  const Startup startup_;
   Clock& clock_;
   const std::chrono::nanoseconds tick_;
   std::atomic<uint64_t> next_id_{1};
@@ -135,6 +145,7 @@ class Applier {
   bool resumed_ = false;       // a pause ended just before this batch
   Clock::TimePoint last_tick_;
   Clock::TimePoint reload_at_;
+  std::string load_error_;  // last one, logged once
 
   std::thread thread_;
 };

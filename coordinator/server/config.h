@@ -10,10 +10,18 @@
 
 namespace holdfast::coord {
 
+/// The value of `store` for the RocksDB in data_dir.
+inline constexpr const char* kEmbeddedStore = "embedded";
+
 struct CoordinatorConfig {
   std::string cluster = "holdfast";
   std::string listen = "127.0.0.1:7070";
   std::string data_dir = "/var/lib/holdfast/coordinator";
+  std::string store = kEmbeddedStore;
+  std::string advertise;  // empty: `listen`
+  int64_t etcd_lease_s = 3;
+  int64_t etcd_request_bytes_max = 3 << 19;
+  TlsFiles etcd_tls;
   int64_t node_lease_ms = 3000;
   std::string log_level = "info";
   int64_t keep_last = 3;

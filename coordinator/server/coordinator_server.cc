@@ -1,9 +1,12 @@
 #include "coordinator/server/coordinator_server.h"
 
 #include <algorithm>
+#include <filesystem>
 
 #include "base/log.h"
 #include "base/random.h"
+#include "coordinator/etcd/url.h"
+#include "coordinator/server/leader_hint.h"
 #include "coordinator/server/metrics.h"
 #include "coordinator/store/rocks_store.h"
 
@@ -11,13 +14,47 @@ namespace holdfast::coord {
 namespace {
 // All calls have ended by then: this only limits the wait for idle clients to disconnect.
 constexpr int64_t kStopPatienceMs = 300;
+
+/// Makes data_dir, where drills keep records. Refuses one with an embedded store: that store has
+/// the decisions of this cluster, and an etcd without them would begin a new life.
+Status PrepareDataDir(const std::string& data_dir) {
+  std::error_code error;
+  if (std::filesystem::exists(data_dir + "/metadata/CURRENT", error)) {
+    return FailedPreconditionError(
+        data_dir +
+        "/metadata has an embedded store, and store names an etcd, which does not have "
+        "its records. Move the folder away to begin in etcd: 'holdfast adopt' then takes "
+        "over the versions (docs/backup.md)");
+  }
+  std::filesystem::create_directories(data_dir, error);
+  return error ? ErrnoStatus(error.value(), "mkdir " + data_dir) : Status::Ok();
+}
+
+Result<std::unique_ptr<EtcdSession>> OpenEtcdSession(const CoordinatorConfig& config) {
+  HOLDFAST_ASSIGN_OR_RETURN(const EtcdUrl url, ParseEtcdUrl(config.store));
+  HOLDFAST_ASSIGN_OR_RETURN(auto client, EtcdClient::Make(url.members, config.etcd_tls));
+  EtcdSessionOptions options;
+  options.address = config.advertise.empty() ? config.listen : config.advertise;
+  options.lease = std::chrono::seconds(config.etcd_lease_s);
+  options.store.prefix = url.PrefixOf(config.cluster);
+  options.store.request_bytes_max = config.etcd_request_bytes_max;
+  options.store.patience = 2 * options.lease;
+  return EtcdSession::Start(std::move(client), std::move(options));
+}
 }  // namespace
 
 Result<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(const CoordinatorConfig& config,
                                                                     Applier::StoreOpener opener,
                                                                     Clock& clock) {
   HOLDFAST_RETURN_IF_ERROR(CheckConfig(config));  // before the store is touched
+  return Start(config, std::move(opener), nullptr, clock);
+}
+
+Result<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
+    const CoordinatorConfig& config, Applier::StoreOpener opener,
+    std::unique_ptr<EtcdSession> session, Clock& clock) {
   std::unique_ptr<CoordinatorServer> server(new CoordinatorServer());
+  server->session_ = std::move(session);
   HOLDFAST_ASSIGN_OR_RETURN(server->endpoint_, ParseEndpoint(config.listen));
   StateOptions options;
   options.node_lease = std::chrono::milliseconds(config.node_lease_ms);
@@ -47,8 +84,11 @@ Result<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(const Coordi
   const auto restart = [command = server->restart_command_.get()](const IncidentRecord& incident) {
     command->Run(incident);
   };
-  HOLDFAST_ASSIGN_OR_RETURN(server->applier_, Applier::Start(config.cluster, options, runs,
-                                                             std::move(opener), clock, restart));
+  const auto startup =
+      server->session_ == nullptr ? Applier::Startup::kNeedsStore : Applier::Startup::kMayStandBy;
+  HOLDFAST_ASSIGN_OR_RETURN(
+      server->applier_,
+      Applier::Start(config.cluster, options, runs, std::move(opener), clock, restart, startup));
   server->restart_command_->Start(
       [applier = server->applier_.get()](uint64_t incident, bool ok, std::string how) {
         applier->Submit(RunEvent(RestartCommandEnded{incident, ok, std::move(how)}));
@@ -69,8 +109,11 @@ Result<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(const Coordi
       server->applier_->attendance(), detector, clock);
   server->service_ =
       std::make_unique<CoordinatorService>(config.cluster, *server->applier_, *server->watcher_);
-  HOLDFAST_ASSIGN_OR_RETURN(
-      server->server_, StartServer(*server->service_, server->endpoint_, config.tls, "listen"));
+  InterceptorFactories interceptors;
+  if (server->session_ != nullptr) interceptors.push_back(MakeLeaderHints(*server->session_));
+  HOLDFAST_ASSIGN_OR_RETURN(server->server_,
+                            StartServer(*server->service_, server->endpoint_, config.tls, "listen",
+                                        kControlMessageBytesMax, 0, std::move(interceptors)));
   if (!config.metrics.enabled()) return server;
   HOLDFAST_ASSIGN_OR_RETURN(server->metrics_,
                             MetricsServer::Start(config.metrics, {config.tls.cert, config.tls.key},
@@ -86,6 +129,13 @@ Result<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(const Coordi
 
 Result<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(const CoordinatorConfig& config,
                                                                     Clock& clock) {
+  HOLDFAST_RETURN_IF_ERROR(CheckConfig(config));
+  if (config.store != kEmbeddedStore) {
+    HOLDFAST_RETURN_IF_ERROR(PrepareDataDir(config.data_dir));
+    HOLDFAST_ASSIGN_OR_RETURN(auto session, OpenEtcdSession(config));
+    auto etcd_opener = [raw = session.get()] { return raw->OpenStore(); };
+    return Start(config, etcd_opener, std::move(session), clock);
+  }
   auto opener = [dir = config.data_dir + "/metadata"]() -> Result<std::unique_ptr<MetaStore>> {
     HOLDFAST_ASSIGN_OR_RETURN(auto store, RocksStore::Open(dir));
     return std::unique_ptr<MetaStore>(std::move(store));
@@ -104,6 +154,9 @@ CoordinatorServer::~CoordinatorServer() {
   // Stop the applier before the gRPC server: it ends the waiting calls, so the shutdown is short.
   if (applier_) applier_->Stop();
   if (restart_command_) restart_command_->Stop();
+  // Before the server waits for its clients, so that another coordinator leads at once. The applier
+  // has stopped, so nothing is directed any more.
+  if (session_) session_->Stop();
   if (server_) {
     server_->Shutdown(gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
                                    gpr_time_from_millis(kStopPatienceMs, GPR_TIMESPAN)));

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "base/metrics/metrics_server.h"
+#include "coordinator/etcd/session.h"
 #include "coordinator/server/applier.h"
 #include "coordinator/server/config.h"
 #include "coordinator/server/restart_command.h"
@@ -21,7 +22,8 @@ class CoordinatorServer {
   static Result<std::unique_ptr<CoordinatorServer>> Start(const CoordinatorConfig& config,
                                                           Applier::StoreOpener opener,
                                                           Clock& clock);
-  /// The same, with the RocksDB store in the configuration's data_dir.
+  /// The same, with the store of the configuration: the RocksDB in data_dir, or an etcd. With etcd,
+  /// the server may stand by.
   static Result<std::unique_ptr<CoordinatorServer>> Start(const CoordinatorConfig& config,
                                                           Clock& clock);
   ~CoordinatorServer();
@@ -38,7 +40,13 @@ class CoordinatorServer {
  private:
   CoordinatorServer() = default;
 
+  static Result<std::unique_ptr<CoordinatorServer>> Start(const CoordinatorConfig& config,
+                                                          Applier::StoreOpener opener,
+                                                          std::unique_ptr<EtcdSession> session,
+                                                          Clock& clock);
+
   Endpoint endpoint_;
+  std::unique_ptr<EtcdSession> session_;  // null: the embedded store
   std::unique_ptr<RestartCommand> restart_command_;
   std::unique_ptr<Applier> applier_;
   std::unique_ptr<Watcher> watcher_;

@@ -25,6 +25,8 @@ class Catalog {
 
   Epoch epoch() const { return epoch_; }
   LifeId life() const { return life_; }
+  /// Whether this coordinator still has the store; see MetaStore::Held().
+  bool Held() const { return store_->Held(); }
   /// Reads all records. DataLoss for a damaged record, Unsupported for a newer format.
   Result<Records> Read();
   /// Stores the Put and Erase effects among `effects`, in order, in one synced write; writes

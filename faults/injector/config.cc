@@ -57,7 +57,7 @@ Status InjectorConfig::Check() const {
   HOLDFAST_ASSIGN_OR_RETURN(const Endpoint at, ParseEndpoint(listen));
   auto credentials = coord::MakeServerCredentials(at, tls, "listen");
   if (!credentials) return credentials.error();
-  auto to = ParseEndpoint(coordinator);
+  auto to = ParseEndpointList(coordinator);
   if (!to) return to.error().WithContext("coordinator");
   HOLDFAST_RETURN_IF_ERROR(CheckAbsolute("run_dir", run_dir));
   HOLDFAST_RETURN_IF_ERROR(CheckAbsolute("agent_run_dir", agent_run_dir));

@@ -111,16 +111,20 @@ Result<bool> IsHere(const Endpoint& endpoint, const std::set<std::string>& own) 
                      [&](const std::string& address) { return own.count(address) != 0; });
 }
 
-/// Adds the coordinator's addresses to those that `cut` blocks. Returns false, and adds none, when
-/// the coordinator runs on this machine.
-Result<bool> AddCoordinator(const std::string& coordinator, const std::set<std::string>& own,
+/// Adds the coordinators' addresses to those that `cut` blocks, except those of this machine.
+/// Returns whether it added any.
+Result<bool> AddCoordinator(const std::string& coordinators, const std::set<std::string>& own,
                             CutOrder* cut) {
-  HOLDFAST_ASSIGN_OR_RETURN(const Endpoint endpoint, ParseEndpoint(coordinator));
-  HOLDFAST_ASSIGN_OR_RETURN(const bool here, IsHere(endpoint, own));
-  if (here) return false;
-  HOLDFAST_ASSIGN_OR_RETURN(const auto addresses, NumericAddresses(endpoint));
-  cut->addresses.insert(cut->addresses.end(), addresses.begin(), addresses.end());
-  return true;
+  HOLDFAST_ASSIGN_OR_RETURN(const auto endpoints, ParseEndpointList(coordinators));
+  bool added = false;
+  for (const Endpoint& endpoint : endpoints) {
+    HOLDFAST_ASSIGN_OR_RETURN(const bool here, IsHere(endpoint, own));
+    if (here) continue;
+    HOLDFAST_ASSIGN_OR_RETURN(const auto addresses, NumericAddresses(endpoint));
+    cut->addresses.insert(cut->addresses.end(), addresses.begin(), addresses.end());
+    added = true;
+  }
+  return added;
 }
 
 /// Reads a shard's seal. NotFound: the disks do not have the shard.
@@ -234,11 +238,13 @@ Result<std::string> NodeFaults::RestartAgent(const InjectRequest& request, Order
 
 Result<std::string> NodeFaults::RestartCoordinator(const InjectRequest& request, Order order) {
   order.action = Action::kRestart;
-  order.endpoint = options_.coordinator;
-  HOLDFAST_ASSIGN_OR_RETURN(const Endpoint endpoint, ParseEndpoint(options_.coordinator));
+  HOLDFAST_ASSIGN_OR_RETURN(const auto endpoints, ParseEndpointList(options_.coordinator));
   HOLDFAST_ASSIGN_OR_RETURN(const std::set<std::string> own, OwnAddresses());
-  HOLDFAST_ASSIGN_OR_RETURN(const bool here, IsHere(endpoint, own));
-  if (!here) {
+  for (const Endpoint& endpoint : endpoints) {
+    HOLDFAST_ASSIGN_OR_RETURN(const bool here, IsHere(endpoint, own));
+    if (here && order.endpoint.empty()) order.endpoint = endpoint.ToString();
+  }
+  if (order.endpoint.empty()) {
     return Fail(FailedPreconditionError(
         options_.coordinator +
         " is not an address of this machine: run holdfast-fault on the coordinator's machine, with "

@@ -40,6 +40,7 @@ std::map<std::string, std::string> CrashEnv(const std::string& crash) {
 Cluster::Cluster(ClusterOptions options) : options_(std::move(options)) {
   agents_.resize(options_.nodes);
   injectors_.resize(options_.nodes);
+  coordinators_.resize(static_cast<size_t>(options_.coordinators));
 }
 
 Cluster::~Cluster() { KillEverything(); }
@@ -58,13 +59,30 @@ std::vector<std::string> Cluster::DataDirs(int node) const {
   return dirs;
 }
 
-Status Cluster::StartCoordinator(const std::string& crash) {
+std::string Cluster::EndpointOf(int coordinator) const {
+  if (!options_.endpoint.empty()) return options_.endpoint;
+  const std::string number = coordinator == 0 ? "" : std::to_string(coordinator);
+  return "unix:" + root() + "/c" + number + ".sock";
+}
+
+std::string Cluster::endpoint() const {
+  std::string list = EndpointOf(0);
+  for (int i = 1; i < options_.coordinators; ++i) list += "," + EndpointOf(i);
+  return list;
+}
+
+std::string Cluster::CoordinatorDir(int index) const {
+  return root() + "/coordinator" + (index == 0 ? "" : std::to_string(index));
+}
+
+Status Cluster::StartCoordinator(const std::string& crash, int index) {
   ProcessOptions process;
   process.argv =
       options_.coordinator_command.empty() ? ServerCommand() : options_.coordinator_command;
   process.argv.push_back(BinaryDir() + "/holdfast-coordinator");
   for (const std::string& setting :
-       {std::string("cluster=local"), "listen=" + endpoint(), "data_dir=" + root() + "/coordinator",
+       {std::string("cluster=local"), "listen=" + EndpointOf(index),
+        "data_dir=" + CoordinatorDir(index),
         // The programs of these clusters never pause for long, so a hang leads to a quick restart.
         std::string("detect.restart_stuck_after_ms=5000"),
         std::string("detect.restart_absent_after_ms=5000"),
@@ -75,8 +93,8 @@ Status Cluster::StartCoordinator(const std::string& crash) {
     process.argv.insert(process.argv.end(), {"--set", setting});
   }
   process.env = CrashEnv(crash);
-  process.log_path = CoordinatorLog();
-  HOLDFAST_ASSIGN_OR_RETURN(coordinator_, Process::Start(process));
+  process.log_path = CoordinatorLog(index);
+  HOLDFAST_ASSIGN_OR_RETURN(coordinators_[static_cast<size_t>(index)], Process::Start(process));
   return Status::Ok();
 }
 
@@ -141,7 +159,9 @@ Status Cluster::AwaitAgent(int node) {
 
 Status Cluster::Start() {
   HOLDFAST_RETURN_IF_ERROR(MakeDirectories(root()));
-  HOLDFAST_RETURN_IF_ERROR(StartCoordinator());
+  for (int i = 0; i < options_.coordinators; ++i) {
+    HOLDFAST_RETURN_IF_ERROR(StartCoordinator("", i));
+  }
   for (int node = 0; node < nodes(); ++node) HOLDFAST_RETURN_IF_ERROR(StartAgent(node));
   for (int node = 0; node < nodes(); ++node) HOLDFAST_RETURN_IF_ERROR(AwaitAgent(node));
   if (!options_.injectors) return Status::Ok();
@@ -227,9 +247,9 @@ void Cluster::DestroyNode(int node) {
 void Cluster::KillEverything() {
   for (Process& injector : injectors_) injector.Kill();
   coordinator_injector_.Kill();
-  coordinator_.Signal(SIGKILL);
+  for (Process& coordinator : coordinators_) coordinator.Signal(SIGKILL);
   for (Process& agent : agents_) agent.Signal(SIGKILL);
-  coordinator_.Kill();
+  for (Process& coordinator : coordinators_) coordinator.Kill();
   for (Process& agent : agents_) agent.Kill();
   for (int node = 0; node < nodes(); ++node) KillKeeper(node);
 }

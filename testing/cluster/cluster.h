@@ -24,6 +24,7 @@ struct ClusterOptions {
   std::map<int, std::vector<std::string>> agent_command_of;
   std::vector<std::string> coordinator_settings;
   std::string endpoint;                          // of the coordinator; empty: a Unix socket
+  int coordinators = 1;                          // more than one share the store of their settings
   std::vector<std::string> coordinator_command;  // the command that starts the coordinator
   std::vector<std::string> cli_command;          // the command that starts the CLI
   std::vector<std::string> cli_options;          // --tls-ca …
@@ -48,7 +49,7 @@ class Cluster {
   /// Starts the coordinator and all agents, and waits until all answer.
   Status Start();
   /// `crash` arms a crash point in that process ("volume.mid_write:3").
-  Status StartCoordinator(const std::string& crash = "");
+  Status StartCoordinator(const std::string& crash = "", int index = 0);
   Status StartAgent(int node, const std::string& crash = "");
   Status AwaitAgent(int node);
   /// Starts the fault injector of a node, where its agent runs, or that of the coordinator.
@@ -57,7 +58,7 @@ class Cluster {
   /// Sets the agents' settings and commands, from `options`, for their next starts.
   void MoveAgents(const ClusterOptions& options);
 
-  Process& coordinator() { return coordinator_; }
+  Process& coordinator(int index = 0) { return coordinators_[static_cast<size_t>(index)]; }
   Process& agent(int node) { return agents_[node]; }
   Process& injector(int node) { return injectors_[node]; }
   /// Returns the pid of a node's keeper; 0 if none runs.
@@ -68,9 +69,10 @@ class Cluster {
   /// Kills injectors, coordinator, agents and keepers with SIGKILL at once. The memory is lost.
   void KillEverything();
 
-  std::string endpoint() const {
-    return options_.endpoint.empty() ? "unix:" + root() + "/c.sock" : options_.endpoint;
-  }
+  /// Returns the address of the coordinator, or the list of all.
+  std::string endpoint() const;
+  /// Returns the address of one coordinator.
+  std::string EndpointOf(int coordinator) const;
   const std::string& root() const { return options_.root; }
   int nodes() const { return options_.nodes; }
   /// Returns the socket on which the node listens for its peers.
@@ -80,7 +82,7 @@ class Cluster {
   std::string NodeDir(int node) const;
   std::vector<std::string> DataDirs(int node) const;
   std::string AgentLog(int node) const { return NodeDir(node) + "/agent.log"; }
-  std::string CoordinatorLog() const { return root() + "/coordinator.log"; }
+  std::string CoordinatorLog(int index = 0) const { return CoordinatorDir(index) + ".log"; }
 
   struct CliResult {
     int exit_code = 0;
@@ -95,9 +97,10 @@ class Cluster {
   /// Starts an injector with its socket, log and folder in `folder`.
   Status StartInjectorIn(const std::string& folder, std::vector<std::string> command,
                          const std::vector<std::string>& settings, Process* process);
+  std::string CoordinatorDir(int index) const;
 
   ClusterOptions options_;
-  Process coordinator_;
+  std::vector<Process> coordinators_;
   std::vector<Process> agents_;
   std::vector<Process> injectors_;  // by node
   Process coordinator_injector_;
