@@ -95,7 +95,7 @@ class GrpcCoordinatorLink final : public CoordinatorLink {
  private:
   void AttachLoop();
   Status AttachOnce();
-  /// Whether the current coordinator leads, as it says itself; otherwise goes on to another one.
+  /// Ok: the current coordinator leads. Otherwise goes on to another one.
   Status FindLeader();
   /// While a call to the current coordinator is silent, looks for a new leader among the others.
   void SearchLoop();

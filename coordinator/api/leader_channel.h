@@ -21,8 +21,8 @@ inline constexpr const char* kNoLeader = "-";
 /// Whether the call ended with the answer of a coordinator that stands by.
 bool StandsBy(const grpc::ClientContext& failed);
 
-/// The connections to a cluster's coordinators, of which one leads. Calls go to the one that is
-/// believed to lead. Connects at the first call. Threads: any.
+/// The connections to a cluster's coordinators, of which one leads. Calls go to the one that led
+/// last. Connects at the first call. Threads: any.
 class LeaderChannel {
  public:
   using Stub = coordinator::Coordinator::Stub;
@@ -36,7 +36,7 @@ class LeaderChannel {
   Stub& stub() { return stub(current()); }
   Stub& stub(size_t member) { return *members_[member].stub; }
   const std::string& address(size_t member) const { return members_[member].address; }
-  /// Believe that this member leads.
+  /// Later calls go to this member.
   void Choose(size_t member) { current_.store(member); }
   /// After a call to `member` failed as Unavailable: goes on to the leader that the answer names,
   /// if it is in the list, and to the next member otherwise. Does nothing if another one was chosen

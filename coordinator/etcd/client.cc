@@ -20,7 +20,7 @@ bool Mentions(const grpc::Status& status, std::string_view text) {
   return status.error_message().find(text) != std::string::npos;
 }
 
-/// etcd's errors with a code that says that nothing was applied.
+/// etcd's errors: every code but Unavailable means that nothing was applied.
 Status Definite(const grpc::Status& status, std::string text) {
   switch (status.error_code()) {
     case grpc::StatusCode::RESOURCE_EXHAUSTED:
@@ -31,7 +31,7 @@ Status Definite(const grpc::Status& status, std::string text) {
             "disarm'");
       }
       if (Mentions(status, "larger than max")) return ResourceExhaustedError(std::move(text));
-      break;  // "too many requests" and the like: etcd did not say what became of the call
+      break;  // "too many requests" and the like: the outcome is unknown
     case grpc::StatusCode::INVALID_ARGUMENT:
       if (Mentions(status, "too large")) return ResourceExhaustedError(std::move(text));
       return FailedPreconditionError(std::move(text));

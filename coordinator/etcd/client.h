@@ -23,7 +23,7 @@ namespace etcd = ::etcdserverpb;
 /// failure the next call goes to the next member. All reads are linearizable.
 ///
 /// Errors: Unavailable: the outcome is not known, a write may be applied, now or later. Every other
-/// code says that nothing was applied: OutOfSpace (quota), ResourceExhausted (request too large),
+/// code means that nothing was applied: OutOfSpace (quota), ResourceExhausted (request too large),
 /// Aborted (revision compacted), NotFound (lease ended), PermissionDenied, FailedPrecondition.
 /// Threads: any.
 class EtcdClient {

@@ -39,7 +39,7 @@ class EtcdStore : public MetaStore {
   /// `client` outlives the store. Unavailable: etcd does not answer. Fenced: the term has ended.
   static Result<std::unique_ptr<EtcdStore>> Open(EtcdClient& client, EtcdStoreOptions options,
                                                  std::shared_ptr<LeaderTerm> term);
-  /// Opens the store for reading only, beside any leader. Commit() fails.
+  /// Opens the store for reading only, while any coordinator leads. Commit() fails.
   static std::unique_ptr<EtcdStore> OpenReadOnly(EtcdClient& client, EtcdStoreOptions options);
 
   Result<std::optional<std::string>> Get(std::string_view key) override;

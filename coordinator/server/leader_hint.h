@@ -10,8 +10,8 @@
 namespace holdfast::coord {
 
 /// Returns a factory of interceptors that complete each Unavailable of a coordinator that stands
-/// by: the message says why, and the trailing metadata kLeaderMetadata names the leader, if one is
-/// known. `session` outlives the server.
+/// by: the message has the reason, and the trailing metadata kLeaderMetadata names the leader, if
+/// one is known. `session` outlives the server.
 std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface> MakeLeaderHints(
     EtcdSession& session);
 

@@ -12,7 +12,7 @@ namespace holdfast::local {
 
 /// Whether this machine has etcd's server.
 bool HasEtcd();
-/// Says why a test that needs etcd is skipped.
+/// Why a test that needs etcd is skipped.
 inline constexpr const char* kNoEtcd =
     "etcd is not installed (deploy/install-deps.sh --ops, package etcd-server)";
 

@@ -2,6 +2,7 @@
 // each point of a commit, and training goes on without any of them.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
+#include <grpc/support/time.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -67,11 +68,12 @@ class FailoverTest : public ProtectedCluster {
     SaveUntilNewer(VersionId{});
   }
 
-  /// Returns the coordinator that leads, as it says; -1: none.
+  /// Returns the coordinator that leads; -1: none.
   int Leader() {
     for (int i = 0; i < kCoordinators; ++i) {
       grpc::ClientContext context;
-      context.set_deadline(std::chrono::system_clock::now() + milliseconds(300));
+      context.set_deadline(
+          gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(300, GPR_TIMESPAN)));
       coordinator::GetStatusRequest request;
       request.set_job("-");
       coordinator::GetStatusReply reply;
@@ -200,7 +202,7 @@ TEST_F(FailoverTest, ANewLeaderCommitsWithinLeaseAndTwoSecondsAtEveryCrashPoint)
     EXPECT_NE(leader, armed);
     CheckRecords();
     if (stops) {
-      // The old leader resumes: its write must fail, and it must direct nobody.
+      // The old leader resumes: its write must fail, and it must direct no agent.
       cluster_->coordinator(armed).Signal(SIGCONT);
       const VersionId resumed = Newest();
       SaveUntilNewer(resumed);

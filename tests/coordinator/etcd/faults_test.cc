@@ -100,7 +100,7 @@ TEST_F(EtcdFaultsTest, AFailedCompareIsKnownAfterALostAnswer) {
   EXPECT_TRUE(Put(*store, "n", "4").value());
 }
 
-TEST_F(EtcdFaultsTest, TheCompareFencesALeaderWhoseClockSaysThatItLeads) {
+TEST_F(EtcdFaultsTest, TheCompareFencesALeaderWhoseLeaseLastsByItsOwnClock) {
   auto old = Lead("a:1");
   auto old_store = old->OpenStore().value();
   ASSERT_TRUE(Put(*old_store, "n", "old").value());
