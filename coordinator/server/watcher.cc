@@ -224,7 +224,8 @@ detect::Digest Watcher::Convert(const std::string& node, uint64_t agent_start,
       // An idle edge names the peer of the send or receive that the program called.
       const EdgeWait& edge = *in_flight.edge;
       const Rank peer = RankAt(job.communicators, in_flight.record.communicator, edge.peer);
-      if (peer != kUnknownRank) flight.edge = detect::PeerEdge{peer, edge.direction, edge.state};
+      if (peer == kUnknownRank) continue;
+      flight.edge = detect::PeerEdge{peer, edge.direction, edge.state, edge.completed};
     }
     for (const auto& one : observed.peers()) {
       const PeerTransfers sums = FromProto(one);
