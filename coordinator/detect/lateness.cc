@@ -91,6 +91,7 @@ void Lateness::Add(const GatheredOperation& operation, double iteration_ns,
 void Lateness::ResetTracks(double min_window_ns) {
   min_window_ns_ = min_window_ns;
   std::fill(tracks_.begin(), tracks_.end(), Track());
+  own_past_.clear();
 }
 
 void Lateness::MoveAnchor(const GatheredOperation& operation) {
@@ -226,7 +227,7 @@ double Lateness::ReduceToGrowth(uint32_t position, double excess, double own_ns,
   if (operations == 0) return excess;
   own_past_.resize(anchor_.size());
   Recent<double, 32>& past = own_past_[position];
-  const bool known = past.size() >= kOwnPastMin;
+  const bool known = past.size() >= kOwnPastMin && tracks_[position].knows_past();
   const double growth = known ? std::max(0.0, own_ns - operations * past.Median()) / wall_ns : 0;
   if (!known || (windows_ % kOwnLearnEvery == 0 && growth < options_.late_share)) {
     past.Add(own_ns / operations);

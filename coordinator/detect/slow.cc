@@ -439,44 +439,7 @@ void SlownessDetector::FindStragglers(const Table& table, std::vector<Verdict>& 
         });
     if (inherited) late.erase(rank);
   }
-  EraseInherited(table, late);
   for (auto& [rank, verdict] : late) verdicts.push_back(std::move(verdict));
-}
-
-/// Returns how much later the rank is now than before, or than its peers if its past is unknown, in
-/// ns: the largest value of its communicators.
-double SlownessDetector::LatestDelay(uint32_t rank, const Table& table) const {
-  double delay_ns = 0;
-  for (const Membership& membership : table.rank(rank).memberships) {
-    if (membership.comm >= watches_.size() || !watches_[membership.comm]) continue;
-    const Lateness& lateness = watches_[membership.comm]->lateness;
-    const Track& track = lateness.tracks()[membership.position];
-    if (track.recent() < kTrackMin) continue;
-    const double share = track.knows_past() ? track.shift() : track.excess();
-    delay_ns = std::max(delay_ns, share * lateness.window_ns());
-  }
-  return delay_ns;
-}
-
-/// A stage of a pipeline waits for the stages before it, partly outside recorded operations. Of the
-/// ranks that send to each other, only the one with the largest delay is the cause.
-void SlownessDetector::EraseInherited(const Table& table, std::map<uint32_t, Verdict>& late) const {
-  if (table.pairwise_comms() == 0 || table.comms().size() == 1) return;
-  std::vector<uint32_t> inherited;
-  for (const auto& [rank, verdict] : late) {
-    const double delay_ns = LatestDelay(rank, table);
-    for (const Membership& membership : table.rank(rank).memberships) {
-      const CommInfo& comm = table.comm(membership.comm);
-      if (!comm.pairwise) continue;
-      const bool larger = std::any_of(
-          comm.members.begin(), comm.members.end(),
-          [&](uint32_t other) { return other != rank && LatestDelay(other, table) > delay_ns; });
-      if (!larger) continue;
-      inherited.push_back(rank);
-      break;
-    }
-  }
-  for (const uint32_t rank : inherited) late.erase(rank);
 }
 
 Verdict SlownessDetector::SlowTransferVerdict(const std::optional<TransferMonitor::Slow>& slow,

@@ -97,8 +97,6 @@ class SlownessDetector {
   void AddTransfers(const RankTransfers& transfers, Index comm, const Table& table);
   Pool& OpenPool(const Class& of, const Table& table, Clock::TimePoint now);
   bool HasEnoughToCompare(Clock::TimePoint begin, Clock::TimePoint now, uint64_t operations) const;
-  double LatestDelay(uint32_t rank, const Table& table) const;
-  void EraseInherited(const Table& table, std::map<uint32_t, Verdict>& late) const;
   void AddPace(std::vector<Verdict>& verdicts) const;
 
   const DetectorOptions options_;

@@ -361,8 +361,8 @@ TEST_F(PluginTest, TheLeastAdvancedConnectionIsKnownWithoutARequest) {
   EXPECT_EQ(plugin_->mask, kDefaultMask);
   void* operation = plugin_->Collective(context, 0, 1);
   void* kernel = plugin_->Kernel(context, operation, 0, 1);
-  void* fast = plugin_->ProxyOperation(context, operation, 2, true);
   void* slow = plugin_->ProxyOperation(context, operation, 2, true);
+  void* fast = plugin_->ProxyOperation(context, operation, 2, true);
   void* receives = plugin_->ProxyOperation(context, operation, 0, false);
   const auto step = [&](void* proxy, EventState state, bool ends) {
     void* transfer = plugin_->ProxyStep(context, proxy, 0);
@@ -385,6 +385,29 @@ TEST_F(PluginTest, TheLeastAdvancedConnectionIsKnownWithoutARequest) {
   for (void* event : {slow, receives, operation}) plugin_->Stop(event);
   plugin_->StopKernel(kernel, 2);
   EXPECT_THAT(Read().ended, SizeIs(0)) << "transfers have not ended";
+  plugin_->Close(context);
+}
+
+/// The proxy thread of NCCL calls the plugin several times per transfer of some 512 KiB.
+TEST_F(PluginTest, AProxyStepTakesMicroseconds) {
+  constexpr int kSteps = 20'000;
+  void* context = plugin_->Open(1);
+  void* operation = plugin_->Collective(context, 0, 1);
+  std::vector<void*> channels;
+  for (int i = 0; i < 16; ++i) {
+    channels.push_back(plugin_->ProxyOperation(context, operation, 2, i % 2 == 0));
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < kSteps; ++i) {
+    void* step = plugin_->ProxyStep(context, channels[static_cast<size_t>(i) % 16], i / 16);
+    for (const EventState state : {kSendGpuWait, kSendPeerWait, kSendWait}) {
+      plugin_->State(step, state, 1 << 19);
+    }
+    plugin_->Stop(step);
+  }
+  const std::chrono::duration<double, std::nano> time = std::chrono::steady_clock::now() - begin;
+  RecordProperty("ns_per_step", static_cast<int>(time.count() / kSteps));
+  EXPECT_LT(time.count() / kSteps, 20'000);
   plugin_->Close(context);
 }
 
