@@ -8,6 +8,7 @@ namespace {
 
 constexpr size_t kOwnPastMin = 8;                // windows
 constexpr uint32_t kOwnLearnEvery = 4;           // windows
+constexpr double kAlwaysFactor = 2;              // times the usual excess
 constexpr double kWindowIterations = 0.8;        // at least
 constexpr double kWaitForWholeIterations = 3.5;  // iterations, before a partial window ends
 constexpr double kInIterationMax = 1e6;
@@ -232,7 +233,9 @@ double Lateness::ReduceToGrowth(uint32_t position, double excess, double own_ns,
   if (!known || (windows_ % kOwnLearnEvery == 0 && growth < options_.late_share)) {
     past.Add(own_ns / operations);
   }
-  return known ? std::min(excess, tracks_[position].usual() + growth) : excess;
+  // A member that was always late is not reduced.
+  if (!known || excess < kAlwaysFactor * tracks_[position].usual()) return excess;
+  return std::min(excess, tracks_[position].usual() + growth);
 }
 
 /// `operations`: in the window; 0: unknown.
