@@ -467,7 +467,7 @@ TEST(HangTest, ARingOfWaitsNamesTheLeastAdvancedConnection) {
   EXPECT_THAT(verdicts[0].evidence.back(), HasSubstr("the other 7 reported connections"));
 }
 
-TEST(HangTest, ARingOfWaitsWithoutAnEndNamesNobody) {
+TEST(HangTest, ARingOfWaitsWithoutAnEndNamesNoRank) {
   using Counts = std::vector<uint64_t>;
   // Not counted; none is behind; two are.
   for (const Counts& counts :
