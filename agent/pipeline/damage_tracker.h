@@ -8,6 +8,7 @@
 #include "agent/pipeline/coordinator_link.h"
 #include "agent/pipeline/rank_registry.h"
 #include "base/mutex.h"
+#include "base/tiers.h"
 #include "storage/volume/volume.h"
 
 namespace holdfast::agent {
@@ -19,8 +20,11 @@ namespace holdfast::agent {
 class DamageTracker final : public DamageReporter {
  public:
   /// The arguments outlive the object.
-  DamageTracker(RankRegistry& ranks, Volume& volume, CoordinatorLink& link)
-      : ranks_(ranks), volume_(volume), link_(link) {}
+  DamageTracker(RankRegistry& ranks, Volume& volume, CoordinatorLink& link,
+                PerTier<TierStore*> shared = {})
+      : ranks_(ranks), volume_(volume), link_(link), stores_(shared) {
+    stores_[Tier::kDisk] = &volume;
+  }
 
   /// Handles a replica that does not match its seal: reports it and stops offering it as an intact
   /// replica. If a parity group protects the version, the replica stays until it is repaired, and
@@ -44,6 +48,7 @@ class DamageTracker final : public DamageReporter {
   RankRegistry& ranks_;
   Volume& volume_;
   CoordinatorLink& link_;
+  PerTier<TierStore*> stores_;
   Mutex mutex_;
   std::set<ShardKey> damaged_on_disk_ HOLDFAST_GUARDED_BY(mutex_);  // have bad chunks
 };

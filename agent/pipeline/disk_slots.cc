@@ -55,10 +55,11 @@ std::optional<SaveJob> DiskSlots::TakeDisk() {
 }
 
 std::optional<uint32_t> DiskSlots::ToFlush() const {
-  if (!table_.job_state || !table_.job_state->memory_committed) return std::nullopt;
+  if (!table_.job_state || !table_.job_state->committed[Tier::kMemory]) return std::nullopt;
   for (const DiskCandidate& candidate : DiskCandidates()) {
     const bool sealed = table_.entries[candidate.slot].phase == SlotTable::Phase::kSealed;
-    if (sealed && candidate.version == *table_.job_state->memory_committed) return candidate.slot;
+    if (sealed && candidate.version == *table_.job_state->committed[Tier::kMemory])
+      return candidate.slot;
   }
   return std::nullopt;
 }
@@ -81,7 +82,7 @@ bool DiskSlots::AwaitFlushed(Clock::TimePoint deadline) {
 bool DiskSlots::IsFlushed() const {
   if (ToFlush()) return false;
   if (!table_.job_state) return true;
-  const std::optional<VersionId> newest = table_.job_state->memory_committed;
+  const std::optional<VersionId> newest = table_.job_state->committed[Tier::kMemory];
   return std::none_of(table_.entries.begin(), table_.entries.end(),
                       [&](const SlotTable::Entry& entry) {
                         return entry.disk == SlotTable::Disk::kWriting && entry.version == newest;

@@ -1,5 +1,7 @@
 #include "agent/pipeline/executor.h"
 
+#include <chrono>
+
 namespace holdfast::agent {
 namespace {
 constexpr size_t kTasksMax = 8192;
@@ -32,6 +34,28 @@ void Executor::Stop() {
   }
 }
 
+bool Executor::StopWithin(int64_t timeout_ms) {
+  const Clock::TimePoint deadline = Clock::Real().Now() + std::chrono::milliseconds(timeout_ms);
+  MutexLock lock(mutex_);
+  stopping_ = true;
+  tasks_.clear();
+  changed_.NotifyAll();
+  while (!running_.empty()) {
+    const auto left = deadline - Clock::Real().Now();
+    if (left <= Clock::Duration::zero()) return false;
+    changed_.WaitFor(mutex_, left);
+  }
+  return true;
+}
+
+int64_t Executor::OldestTaskMs() {
+  MutexLock lock(mutex_);
+  if (running_.empty()) return 0;
+  return std::chrono::duration_cast<std::chrono::milliseconds>(Clock::Real().Now() -
+                                                               *running_.begin())
+      .count();
+}
+
 bool Executor::stopping() {
   MutexLock lock(mutex_);
   return stopping_;
@@ -40,14 +64,20 @@ bool Executor::stopping() {
 void Executor::Run() {
   for (;;) {
     std::function<void()> task;
+    std::multiset<Clock::TimePoint>::iterator began;
     {
       MutexLock lock(mutex_);
       while (tasks_.empty() && !stopping_) changed_.Wait(mutex_);
       if (stopping_) return;
       task = std::move(tasks_.front());
       tasks_.pop_front();
+      began = running_.insert(Clock::Real().Now());
     }
     task();
+    task = nullptr;
+    MutexLock lock(mutex_);
+    running_.erase(began);
+    changed_.NotifyAll();
   }
 }
 

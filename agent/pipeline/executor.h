@@ -2,9 +2,11 @@
 
 #include <deque>
 #include <functional>
+#include <set>
 #include <thread>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/mutex.h"
 
 namespace holdfast::agent {
@@ -19,7 +21,12 @@ class Executor {
   [[nodiscard]] bool Post(std::function<void()> task);
   /// Drops tasks that have not begun and waits for those that have. Idempotent.
   void Stop();
+  /// Does the same, but waits at most `timeout_ms`. Returns false when a task still runs; the
+  /// destructor then waits for it.
+  bool StopWithin(int64_t timeout_ms);
   bool stopping();
+  /// Returns how long the oldest running task has been running; 0: none runs.
+  int64_t OldestTaskMs();
 
  private:
   void Run();
@@ -28,6 +35,7 @@ class Executor {
   CondVar changed_;
   std::deque<std::function<void()>> tasks_ HOLDFAST_GUARDED_BY(mutex_);
   bool stopping_ HOLDFAST_GUARDED_BY(mutex_) = false;
+  std::multiset<Clock::TimePoint> running_ HOLDFAST_GUARDED_BY(mutex_);  // when each began
   std::vector<std::thread> threads_;
 };
 

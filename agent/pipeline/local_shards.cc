@@ -3,12 +3,14 @@
 #include <cstddef>
 
 #include "agent/chunks/disk_chunks.h"
+#include "agent/chunks/tier_chunks.h"
 #include "agent/pipeline/memory_chunks.h"
 
 namespace holdfast::agent {
 
 std::unique_ptr<ChunkSource> LocalShards::Source(const ShardKey& key, Tier tier) const {
   if (tier == Tier::kMemory) return std::make_unique<MemoryChunks>(ranks_, key);
+  if (IsShared(tier)) return std::make_unique<TierChunks>(shared_[tier], tier, key);
   return std::make_unique<DiskChunks>(volume_, key);
 }
 
@@ -18,6 +20,8 @@ bool LocalShards::Has(const ShardKey& key) const {
 
 Status LocalShards::Check(const ShardKey& key, Tier tier, bool deep, const ShardSeal& seal) const {
   if (tier == Tier::kDisk) return volume_.VerifyShard(key, deep);
+  // The caller has read the seal, so this node reaches the tier.
+  if (IsShared(tier)) return shared_[tier]->VerifyShard(key, deep);
   if (!deep) return Status::Ok();
   MemoryChunks source(ranks_, key);
   std::vector<std::byte> buffer(std::min(kChunkBytes, seal.image_bytes));

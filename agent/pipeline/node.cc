@@ -11,6 +11,11 @@ constexpr int kTickMs = 100;
 // Interval at which the warning about quarantined files is updated, also after an operator has
 // deleted them.
 constexpr std::chrono::seconds kQuarantineCheckPause(5);
+
+PerTier<TierStore*> WithDisk(PerTier<TierStore*> stores, Volume& volume) {
+  stores[Tier::kDisk] = &volume;
+  return stores;
+}
 }  // namespace
 
 Node::Node(const NodeOptions& options, Arena& arena, Volume& volume, CoordinatorLink& link,
@@ -25,8 +30,8 @@ Node::Node(const NodeOptions& options, Arena& arena, Volume& volume, Coordinator
       memory_(ranks_, arena, link, options.before_reserve),
       warnings_(link),
       stopped_ranks_(ranks_, link, warnings_),
-      damage_(ranks_, volume, link),
-      shards_(ranks_, volume, damage_),
+      damage_(ranks_, volume, link, options.shared_tiers),
+      shards_(ranks_, volume, damage_, options.shared_tiers),
       peer_source_(options.node, ranks_, shards_, damage_, peers),
       reach_(peers, options.node, clock),
       workers_(kWorkers),
@@ -37,9 +42,11 @@ Node::Node(const NodeOptions& options, Arena& arena, Volume& volume, Coordinator
                      .link = link,
                      .clock = clock,
                      .damage = damage_,
-                     .workers = workers_},
+                     .workers = workers_,
+                     .stores = WithDisk(options.shared_tiers, volume)},
       adoption_(ranks_, arena, volume, link, damage_, workers_, clock),
       disks_(volume, link, damage_, warnings_, background_),
+      shared_(options.shared_tiers, link, warnings_, clock),
       parity_({.node = options.node,
                .build_timeout_ms = options.peer_build_timeout_ms,
                .ranks = ranks_,
@@ -53,7 +60,7 @@ Node::Node(const NodeOptions& options, Arena& arena, Volume& volume, Coordinator
       processes_(options.trainers_file),
       saves_(link, warnings_, loop_, sessions_, clock),
       preparer_(restore_tools_, options.prepare_wait_ms, loop_, ranks_, memory_, parity_, jobs_,
-                sessions_),
+                sessions_, options.copies_at_once),
       readers_(restore_tools_, loop_, sessions_, preparer_),
       restores_(restore_tools_, loop_, sessions_, preparer_, readers_),
       joins_({.node = options.node, .arena_bytes = arena.usage().budget_bytes}, link, clock, loop_,
@@ -72,6 +79,8 @@ Node::Node(const NodeOptions& options, Arena& arena, Volume& volume, Coordinator
                     .peer_source = peer_source_,
                     .parity = parity_,
                     .disks = disks_,
+                    .shared = shared_,
+                    .preparer = preparer_,
                     .saves = saves_,
                     .joins = joins_,
                     .trainers = trainers_,
@@ -80,6 +89,7 @@ Node::Node(const NodeOptions& options, Arena& arena, Volume& volume, Coordinator
                     .link = link,
                     .clock = clock}) {
   ranks_.SetEvents(saves_);
+  shared_.SetLife(options.seen_life.life);
 }
 
 Node::~Node() { Stop(); }
@@ -125,6 +135,11 @@ void Node::Stop() {
   readers_.Stop();
   sessions_.Clear();
   ranks_.Clear();
+}
+
+bool Node::StopSharedTiers(int64_t timeout_ms) {
+  const bool copies = preparer_.StopCopies(timeout_ms);
+  return shared_.StopWithin(timeout_ms) && copies;
 }
 
 bool Node::Flush(int64_t timeout_ms) {

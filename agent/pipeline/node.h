@@ -9,6 +9,7 @@
 #include "agent/pipeline/adoption.h"
 #include "agent/pipeline/job_service.h"
 #include "agent/pipeline/scrubber.h"
+#include "agent/pipeline/shared_tiers.h"
 #include "agent/pipeline/stopped_ranks.h"
 
 namespace holdfast::agent {
@@ -21,8 +22,10 @@ struct NodeOptions {
   std::string trainers_file;  // see trainer_record.h; empty: none
   int64_t hello_timeout_ms = 5'000;
   ScrubOptions scrub;
-  SeenLife seen_life = {};           // the life that the agent followed before its start
-  int64_t prepare_wait_ms = 30'000;  // how long a PrepareShard waits for its rank to connect
+  PerTier<TierStore*> shared_tiers = {};  // nullptr: the node does not reach the tier
+  uint32_t copies_at_once = 1;            // shards that are copied to shared tiers at the same time
+  SeenLife seen_life = {};                // the life that the agent followed before its start
+  int64_t prepare_wait_ms = 30'000;       // how long a PrepareShard waits for its rank to connect
   /// For tests: called before memory is reserved.
   std::function<void(const SegmentOwner&)> before_reserve = {};
 };
@@ -52,6 +55,9 @@ class Node final : public DirectiveHandler {
   /// Writes to disk the versions that are committed at memory and are not on disk yet. Returns
   /// false after the timeout. Threads: any, until Stop().
   bool Flush(int64_t timeout_ms);
+  /// Ends the work on shared tiers. Returns false when a file system has not answered after the
+  /// timeout: Stop() would wait for it.
+  bool StopSharedTiers(int64_t timeout_ms);
   /// Ends all sessions and threads. Later directives are ignored. Idempotent.
   void Stop();
 
@@ -96,6 +102,7 @@ class Node final : public DirectiveHandler {
   const RestoreTools restore_tools_;
   Adoption adoption_;
   DiskRetention disks_;
+  SharedTiers shared_;
   ParityService parity_;
 
   SessionTable sessions_;

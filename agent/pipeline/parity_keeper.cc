@@ -15,7 +15,7 @@
 namespace holdfast::agent {
 
 JobState ForParity(JobState job) {
-  job.memory_committed = job.peer_committed;
+  job.committed[Tier::kMemory] = job.committed[Tier::kPeer];
   job.group.reset();
   return job;
 }
@@ -60,7 +60,7 @@ bool ParityKeeper::IsObsolete(const Work& work) const {
   const VersionId version = work.identity.version;
   const auto& aborted = job_->aborted;
   return !job_->group || version.incarnation != job_->incarnation ||
-         version.step < job_->peer_target_step ||
+         version.step < job_->target_step[Tier::kPeer] ||
          std::find(aborted.begin(), aborted.end(), version) != aborted.end();
 }
 

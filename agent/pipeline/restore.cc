@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <thread>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "agent/pipeline/sealer.h"
 #include "base/crash_point.h"
 #include "base/log.h"
+#include "base/tiers.h"
 #include "storage/format/chunk.h"
 #include "storage/format/image.h"
 #include "storage/parity/parity_image.h"
@@ -161,7 +163,7 @@ Result<SourceList> SourcesOf(const RestoreTools& tools, const PrepareTask& prepa
     sources.push_back(tools.local.Source(key, Tier::kDisk));
     sources.push_back(std::make_unique<DecodedChunks>(
         tools.reach, std::make_shared<GroupPlan>(*prepare.group), key, prepare.current));
-  } else if (prepare.source_node != tools.node()) {
+  } else if (!IsShared(prepare.tier) && prepare.source_node != tools.node()) {
     sources.push_back(std::make_unique<PeerChunks>(
         tools.reach.transport,
         PeerPlace{prepare.source_node, prepare.source_peer_address, prepare.tier}, key,
@@ -309,7 +311,8 @@ Status BringIntoMemory(const RestoreTools& tools, RankSlots& slots, const Prepar
     return RebuildParityInSlot(tools, slots, prepare);
   }
   const Status status = ReadIntoSlot(tools, slots, prepare);
-  const bool from_here = !decode && prepare.source_node == tools.node();
+  const bool from_here =
+      !decode && (IsShared(prepare.tier) || prepare.source_node == tools.node());
   if (!from_here || status.code() != ErrorCode::kNotFound) return status;
   tools.link.Report(RemovedReplica{key, prepare.tier});
   return DataLossError(status.message());

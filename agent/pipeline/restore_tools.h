@@ -10,6 +10,7 @@
 #include "agent/pipeline/executor.h"
 #include "agent/pipeline/local_shards.h"
 #include "base/clock.h"
+#include "base/tiers.h"
 #include "storage/volume/volume.h"
 
 namespace holdfast::agent {
@@ -29,6 +30,7 @@ struct RestoreTools {
   Clock& clock;
   DamageTracker& damage;
   Executor& workers;
+  PerTier<TierStore*> stores = {};  // disk, and the shared tiers that the node reaches
 
   const std::string& node() const { return reach.node; }
   /// Returns true when a restore must stop waiting for a slot.

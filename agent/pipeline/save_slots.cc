@@ -8,8 +8,8 @@ namespace holdfast::agent {
 
 Status SaveSlots::CheckNewer(VersionId version) const {
   VersionId newest = table_.newest_sealed;
-  if (table_.job_state && table_.job_state->memory_committed)
-    newest = std::max(newest, *table_.job_state->memory_committed);
+  if (table_.job_state && table_.job_state->committed[Tier::kMemory])
+    newest = std::max(newest, *table_.job_state->committed[Tier::kMemory]);
   for (const SlotTable::Entry& entry : table_.entries) {
     if (entry.IsSaving()) {
       newest = std::max(newest, entry.version);

@@ -45,7 +45,7 @@ std::vector<uint32_t> SlotTable::Freeable(VersionId for_restore) const {
   if (!freeable.empty() || job() == nullptr || !IsParity(segment.owner().rank)) return freeable;
   for (const SlotInfo& slot : slots) {
     if (slot.state != SlotState::kSealed || slot.in_use || slot.held) continue;
-    if (slot.version >= for_restore || slot.version == job()->peer_committed) continue;
+    if (slot.version >= for_restore || slot.version == job()->committed[Tier::kPeer]) continue;
     freeable.push_back(slot.slot);
   }
   return freeable;
@@ -69,7 +69,7 @@ Result<uint32_t> SlotTable::Lease(VersionId version, uint32_t world, uint64_t im
     HOLDFAST_INVARIANT(segment.invariants(), oldest.users == 0 && oldest.phase == Phase::kSealed,
                        Kv("slot", freeable.front()), Kv("users", oldest.users));
     // Until a newer version is committed, a restart needs this one.
-    const bool needed = job() != nullptr && job()->memory_committed == oldest.version &&
+    const bool needed = job() != nullptr && job()->committed[Tier::kMemory] == oldest.version &&
                         !Aborted(oldest.version) && !IsParity(segment.owner().rank);
     HOLDFAST_INVARIANT(segment.invariants(), !needed, Kv("slot", freeable.front()),
                        Kv("version", ToString(oldest.version)));
@@ -181,8 +181,8 @@ bool SlotTable::Aborted(VersionId version) const {
 
 bool SlotTable::IsEligibleForPeers(VersionId version) const {
   return job_state && job_state->group && version.incarnation == job_state->incarnation &&
-         version.step >= job_state->peer_target_step && version.step.value % peer_every == 0 &&
-         !Aborted(version);
+         version.step >= job_state->target_step[Tier::kPeer] &&
+         version.step.value % peer_every == 0 && !Aborted(version);
 }
 
 void SlotTable::ChoosePeerVersion() {

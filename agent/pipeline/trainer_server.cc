@@ -199,7 +199,7 @@ void TrainerServer::Dispatch(Session& session, MessageType type,
 /// Handles a WantTier: a trainer waits for a version at a tier. The coordinator then has the
 /// version brought there, even if it would be superseded otherwise.
 void TrainerServer::HandleWantTier(Session& session, const EndSaveMessage& message) {
-  if (message.slot > static_cast<uint32_t>(Tier::kRemote)) {
+  if (!IsTierNumber(message.slot)) {
     return services_.joins.Refuse(
         session, InvalidArgumentError(fmt::format("tier {} does not exist", message.slot)));
   }
@@ -230,14 +230,11 @@ void TrainerServer::OnJobState(const JobState& before, const JobState& now) {
 }
 
 void TrainerServer::NotifyCommitted(Session& session, const JobState& before, const JobState& now) {
-  const auto notify = [&](Tier tier, const std::optional<VersionId> JobState::*committed) {
-    const std::optional<VersionId> version = now.*committed;
-    if (!version || before.*committed == version) return;
-    session.Notify(NoticeKind::kCommitted, *version, tier);
-  };
-  notify(Tier::kMemory, &JobState::memory_committed);
-  notify(Tier::kPeer, &JobState::peer_committed);
-  notify(Tier::kDisk, &JobState::disk_committed);
+  for (const TierTraits& traits : kTierTable) {
+    const std::optional<VersionId> version = now.committed[traits.tier];
+    if (!version || before.committed[traits.tier] == version) continue;
+    session.Notify(NoticeKind::kCommitted, *version, traits.tier);
+  }
 }
 
 void TrainerServer::Retry(Session& session) {

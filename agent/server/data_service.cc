@@ -32,11 +32,9 @@ Result<ShardKey> KeyOf(const Request& request) {
 
 Result<Tier> LocalTier(uint32_t number) {
   HOLDFAST_ASSIGN_OR_RETURN(const Tier tier, coord::TierFromNumber(number));
-  if (tier == Tier::kMemory || tier == Tier::kDisk) return tier;
+  if (HasReplicas(tier)) return tier;
   return Fail(
-      InvalidArgumentError(fmt::format("an agent keeps shards at tiers memory and disk, not "
-                                       "at tier {}",
-                                       ToString(tier))));
+      InvalidArgumentError(fmt::format("no agent has replicas at tier {}", ToString(tier))));
 }
 
 class CallCount {
@@ -103,8 +101,17 @@ nlohmann::json Describe(const TcpPeerServer* peers) {
 
 }  // namespace
 
-DataService::DataService(Node& node, Volume& volume, Arena& arena, const std::string& node_name)
-    : node_(node), volume_(volume), arena_(arena), node_name_(node_name) {}
+DataService::DataService(Node& node, Volume& volume, Arena& arena, const std::string& node_name,
+                         PerTier<TierStore*> shared_tiers)
+    : node_(node), volume_(volume), stores_(shared_tiers), arena_(arena), node_name_(node_name) {
+  stores_[Tier::kDisk] = &volume;
+}
+
+Result<TierStore*> DataService::StoreOf(Tier tier) const {
+  if (stores_[tier] != nullptr) return stores_[tier];
+  return Fail(
+      FailedPreconditionError(fmt::format("node {} has no tier {}", node_name_, ToString(tier))));
+}
 
 grpc::Status DataService::ReadShard(grpc::ServerContext* /*context*/,
                                     const ReadShardRequest* request,

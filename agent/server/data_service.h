@@ -18,7 +18,8 @@ namespace holdfast::agent {
 class DataService final : public Agent::Service {
  public:
   /// The arguments must outlive the service.
-  DataService(Node& node, Volume& volume, Arena& arena, const std::string& node_name);
+  DataService(Node& node, Volume& volume, Arena& arena, const std::string& node_name,
+              PerTier<TierStore*> shared_tiers = {});
   /// Includes the peer server in the replies of Dump(). `peers` must outlive the service.
   void ShowPeers(const TcpPeerServer& peers) { peers_.store(&peers); }
   /// Serves the logs of `workers` by ReadWorkerLog(). `workers` must outlive the service.
@@ -39,6 +40,7 @@ class DataService final : public Agent::Service {
 
   Node& node_;
   Volume& volume_;
+  PerTier<TierStore*> stores_;  // disk, and the shared tiers that the node reaches
   Arena& arena_;
   std::atomic<const TcpPeerServer*> peers_{nullptr};
   std::atomic<const WorkerManager*> workers_{nullptr};

@@ -261,6 +261,7 @@ Status GrpcCoordinatorLink::AttachOnce() {
   for (const std::string& warning : inventory.warnings) request.add_warnings(warning);
   for (const LocalRank& rank : inventory.ranks) coord::ToProto(rank, request.add_ranks());
   request.set_disk_every(options_.disk_every);
+  request.set_shared_tiers(options_.shared_tiers);
   request.set_worker_address(options_.worker_address);
   AddWorkers(&request);
   {

@@ -31,6 +31,7 @@ struct GrpcLinkOptions {
   std::function<std::string()> peer_address = [] { return std::string(); };
   bool no_parity = false;                     // the node takes part in no parity group
   std::map<std::string, std::string> labels;  // location of the node: rack, switch
+  uint32_t shared_tiers = 0;                  // mask of TierBit that the node reaches
   uint64_t disk_every = 0;                    // steps divisible by it go to disk; 0: all
   int64_t heartbeat_ms = 500;
   /// Empty: this node launches no workers, and the next two functions are not called.

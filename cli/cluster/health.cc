@@ -7,6 +7,7 @@
 #include "cli/cluster/coordinator_client.h"
 #include "cli/core/text.h"
 #include "coordinator/api/node_warning.h"
+#include "coordinator/api/tier_fields.h"
 
 namespace holdfast::cli {
 
@@ -108,8 +109,9 @@ void ExaminePace(const ClusterSnapshot& snapshot, const JobStatus& job, int64_t 
         {"NO_CHECKPOINT", HealthLevel::kWarn, subject,
          "no version is committed yet: after a failure now, training would start afresh"});
   }
-  int64_t committed = std::max({seen.memory_committed_wall_nanos, seen.disk_committed_wall_nanos,
-                                job.committed_wall_nanos()});
+  int64_t committed =
+      std::max({seen.committed_wall_nanos[Tier::kMemory], seen.committed_wall_nanos[Tier::kDisk],
+                job.committed_wall_nanos()});
   int64_t age = snapshot.now_wall_nanos - committed;
   if (committed > 0 && age > stale_after_nanos) {
     out.push_back(
@@ -117,14 +119,14 @@ void ExaminePace(const ClusterSnapshot& snapshot, const JobStatus& job, int64_t 
          "the last commit was " + FormatAge(age) + " ago: its saves fail, or it does not save"});
     return;
   }
-  int64_t peer_age = snapshot.now_wall_nanos - seen.peer_committed_wall_nanos;
-  if (job.peer_members() > 0 && seen.peer_committed_wall_nanos > 0 &&
+  int64_t peer_age = snapshot.now_wall_nanos - seen.committed_wall_nanos[Tier::kPeer];
+  if (job.peer_members() > 0 && seen.committed_wall_nanos[Tier::kPeer] > 0 &&
       peer_age > stale_after_nanos) {
     out.push_back({"PEER_STALE", HealthLevel::kWarn, subject,
                    "the last commit at tier peer was " + FormatAge(peer_age) + " ago"});
   }
-  int64_t disk_age = snapshot.now_wall_nanos - seen.disk_committed_wall_nanos;
-  if (seen.disk_committed_wall_nanos > 0 && disk_age > stale_after_nanos) {
+  int64_t disk_age = snapshot.now_wall_nanos - seen.committed_wall_nanos[Tier::kDisk];
+  if (seen.committed_wall_nanos[Tier::kDisk] > 0 && disk_age > stale_after_nanos) {
     out.push_back({"DISK_STALE", HealthLevel::kWarn, subject,
                    "the last commit at tier disk was " + FormatAge(disk_age) + " ago"});
   }
@@ -211,12 +213,12 @@ JobHealth HealthOf(const ClusterSnapshot& snapshot, const JobStatus& job) {
   if (versions == snapshot.versions.end()) return seen;
   for (const auto& version : versions->second.versions()) {
     VersionId id = FromProto(version.version());
-    if (IsSet(job.memory_committed()) && id == FromProto(job.memory_committed()))
-      seen.memory_committed_wall_nanos = version.wall_nanos();
-    if (IsSet(job.peer_committed()) && id == FromProto(job.peer_committed()))
-      seen.peer_committed_wall_nanos = version.wall_nanos();
-    if (IsSet(job.disk_committed()) && id == FromProto(job.disk_committed()))
-      seen.disk_committed_wall_nanos = version.wall_nanos();
+    for (const TierTraits& traits : kTierTable) {
+      const auto& committed = coord::CommittedAt(job, traits.tier);
+      if (IsSet(committed) && id == FromProto(committed)) {
+        seen.committed_wall_nanos[traits.tier] = version.wall_nanos();
+      }
+    }
     if (version.state() == "pending") seen.pending_bytes += version.bytes();
   }
   return seen;

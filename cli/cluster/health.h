@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "base/tiers.h"
 #include "cli/core/table.h"
 #include "coordinator/api/coordinator.pb.h"
 
@@ -32,9 +33,7 @@ struct JobHealth {
   const coordinator::JobStatus* job = nullptr;
   // Of the current incarnation: "waiting", "joining", "joined"; then "ended" or "finished".
   std::string phase;
-  int64_t memory_committed_wall_nanos = 0;  // 0: unknown
-  int64_t peer_committed_wall_nanos = 0;
-  int64_t disk_committed_wall_nanos = 0;
+  PerTier<int64_t> committed_wall_nanos{};  // 0: unknown
   uint64_t pending_bytes = 0;
 };
 JobHealth HealthOf(const ClusterSnapshot& snapshot, const coordinator::JobStatus& job);

@@ -57,15 +57,18 @@ Json JobsJson(const ClusterSnapshot& snapshot) {
                     {"world", job.world()},
                     {"ranks_joined", job.ranks_joined()},
                     {"memory_committed", VersionJson(FromProto(job.memory_committed()))},
-                    {"memory_committed_at", TimeJson(seen.memory_committed_wall_nanos)},
+                    {"memory_committed_at", TimeJson(seen.committed_wall_nanos[Tier::kMemory])},
                     {"peer_committed", VersionJson(FromProto(job.peer_committed()))},
-                    {"peer_committed_at", TimeJson(seen.peer_committed_wall_nanos)},
+                    {"peer_committed_at", TimeJson(seen.committed_wall_nanos[Tier::kPeer])},
                     {"peer_target", VersionJson(FromProto(job.peer_target()))},
                     {"peer_target_held", job.peer_target_held()},
                     {"peer_members", job.peer_members()},
                     {"not_protected_why", job.not_protected_why()},
                     {"disk_committed", VersionJson(FromProto(job.disk_committed()))},
-                    {"disk_committed_at", TimeJson(seen.disk_committed_wall_nanos)},
+                    {"disk_committed_at", TimeJson(seen.committed_wall_nanos[Tier::kDisk])},
+                    {"remote_committed", VersionJson(FromProto(job.remote_committed()))},
+                    {"remote_committed_at", TimeJson(seen.committed_wall_nanos[Tier::kRemote])},
+                    {"remote_copying", VersionJson(FromProto(job.remote_copying()))},
                     {"committed_at", TimeJson(job.committed_wall_nanos())},
                     {"restorable", VersionJson(FromProto(job.restorable()))},
                     {"restorable_tier", TierJson(job.restorable_tier())},
@@ -116,6 +119,12 @@ std::string Committed(const coordinator::Version& version, int64_t wall_nanos, i
   return wall_nanos == 0 ? text : text + " (" + AgeText(wall_nanos, now) + ")";
 }
 
+Cell RemoteCell(const coordinator::JobStatus& job, int64_t wall_nanos, int64_t now) {
+  std::string text = Committed(job.remote_committed(), wall_nanos, now);
+  const VersionId copying = FromProto(job.remote_copying());
+  return {copying == VersionId{} ? text : text + ", copying " + ToString(copying)};
+}
+
 /// Shows the farthest tier that a restart would read, since it determines the restart's duration.
 Cell RestorableCell(const coordinator::JobStatus& job) {
   VersionId version = FromProto(job.restorable());
@@ -137,11 +146,11 @@ Cell ParityCell(const coordinator::JobStatus& job, bool wide) {
 
 /// Writes one row per job; counters only in wide output.
 void WriteJobs(Output& output, const ClusterSnapshot& snapshot) {
-  std::vector<Column> columns = {{"JOB", false, true},         {"PHASE", false, false},
-                                 {"INC", true, false},         {"RANKS", true, false},
-                                 {"MEMORY", false, false},     {"PEER", false, false},
-                                 {"PARITY", false, false},     {"DISK", false, false},
-                                 {"RESTORABLE", false, false}, {"PENDING", true, false}};
+  std::vector<Column> columns = {
+      {"JOB", false, true},         {"PHASE", false, false},  {"INC", true, false},
+      {"RANKS", true, false},       {"MEMORY", false, false}, {"PEER", false, false},
+      {"PARITY", false, false},     {"DISK", false, false},   {"REMOTE", false, false},
+      {"RESTORABLE", false, false}, {"PENDING", true, false}};
   if (output.wide()) {
     columns.insert(columns.end(), {{"COMMITTED", true, false},
                                    {"ABORTED", true, false},
@@ -157,10 +166,11 @@ void WriteJobs(Output& output, const ClusterSnapshot& snapshot) {
         {seen.phase},
         {std::to_string(job.incarnation())},
         {fmt::format("{}/{}", job.ranks_joined(), job.world())},
-        {Committed(job.memory_committed(), seen.memory_committed_wall_nanos, now)},
-        {Committed(job.peer_committed(), seen.peer_committed_wall_nanos, now)},
+        {Committed(job.memory_committed(), seen.committed_wall_nanos[Tier::kMemory], now)},
+        {Committed(job.peer_committed(), seen.committed_wall_nanos[Tier::kPeer], now)},
         ParityCell(job, output.wide()),
-        {Committed(job.disk_committed(), seen.disk_committed_wall_nanos, now)},
+        {Committed(job.disk_committed(), seen.committed_wall_nanos[Tier::kDisk], now)},
+        RemoteCell(job, seen.committed_wall_nanos[Tier::kRemote], now),
         RestorableCell(job),
         {seen.pending_bytes > 0
              ? fmt::format("{} ({})", job.pending_versions(), FormatBytes(seen.pending_bytes))

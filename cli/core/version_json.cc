@@ -1,13 +1,10 @@
 #include "cli/core/version_json.h"
 
 #include "base/clock.h"
+#include "base/tiers.h"
 #include "cli/core/text.h"
 
 namespace holdfast::cli {
-
-namespace {
-constexpr Tier kTiers[] = {Tier::kMemory, Tier::kPeer, Tier::kDisk, Tier::kRemote};
-}
 
 Json VersionJson(VersionId version) {
   if (version == VersionId{}) return nullptr;
@@ -21,8 +18,8 @@ Json TimeJson(int64_t wall_nanos) {
 
 Json TiersJson(uint32_t mask) {
   Json tiers = Json::array();
-  for (Tier tier : kTiers) {
-    if ((mask & TierBit(tier)) != 0) tiers.push_back(ToString(tier));
+  for (const TierTraits& traits : kTierTable) {
+    if ((mask & TierBit(traits.tier)) != 0) tiers.push_back(traits.name);
   }
   return tiers;
 }
@@ -38,8 +35,8 @@ std::string VersionText(VersionId version) {
 
 std::string TiersText(uint32_t mask) {
   std::vector<std::string> names;
-  for (Tier tier : kTiers) {
-    if ((mask & TierBit(tier)) != 0) names.emplace_back(ToString(tier));
+  for (const TierTraits& traits : kTierTable) {
+    if ((mask & TierBit(traits.tier)) != 0) names.emplace_back(traits.name);
   }
   return names.empty() ? "-" : Join(names, ",");
 }

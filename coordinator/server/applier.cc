@@ -40,8 +40,8 @@ BatchMarks MarksOf(const std::vector<Effect>& effects) {
 }
 
 Tier TierOf(uint32_t bit) {
-  for (Tier tier : {Tier::kPeer, Tier::kDisk, Tier::kRemote}) {
-    if (bit == TierBit(tier)) return tier;
+  for (const TierTraits& traits : kTierTable) {
+    if (bit == TierBit(traits.tier)) return traits.tier;
   }
   return Tier::kMemory;
 }

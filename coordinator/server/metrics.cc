@@ -212,15 +212,13 @@ void Show(const JobStatus& job, int64_t now_wall_nanos, MetricsPage& page) {
   page.Set(kRanks, job.world, {job.name});
   page.Set(kJoined, job.ranks_joined, {job.name});
   page.Set(kNewestStep, Value(job.newest_seen.value), {job.name});
-  const auto tier = [&](std::string_view name, VersionId version, int64_t wall_nanos) {
-    if (version.incarnation.value == 0) return;
-    const int64_t age = std::max<int64_t>(now_wall_nanos - wall_nanos, 0);
-    page.Set(kCommittedStep, Value(version.step.value), {job.name, name});
-    page.Set(kCommittedAge, Value(age) / 1e9, {job.name, name});
-  };
-  tier("memory", job.memory_committed, job.memory_wall_nanos);
-  tier("peer", job.peer_committed, job.peer_wall_nanos);
-  tier("disk", job.disk_committed, job.disk_wall_nanos);
+  for (const TierTraits& traits : kTierTable) {
+    const VersionId version = job.committed[traits.tier];
+    if (version.incarnation.value == 0) continue;
+    const int64_t age = std::max<int64_t>(now_wall_nanos - job.wall_nanos[traits.tier], 0);
+    page.Set(kCommittedStep, Value(version.step.value), {job.name, traits.name});
+    page.Set(kCommittedAge, Value(age) / 1e9, {job.name, traits.name});
+  }
   const bool any = job.restorable.incarnation.value != 0;
   page.Set(kRestorable, any && job.not_restorable_why.empty() ? 1 : 0, {job.name});
   if (any) page.Set(kRestorableStep, Value(job.restorable.step.value), {job.name});

@@ -93,6 +93,7 @@ Result<NodeAttached> ReadAttach(const pb::AttachRequest& request, const std::str
   HOLDFAST_RETURN_IF_ERROR(ReadWorkers(request.workers(), event.workers));
   HOLDFAST_RETURN_IF_ERROR(ReadRanks(request.ranks(), event.ranks));
   event.disk_every = request.disk_every();
+  event.shared_tiers = request.shared_tiers() & kSharedTiers;
   event.life_seen = LifeId{request.life_seen()};
   return event;
 }

@@ -46,6 +46,7 @@ struct NodeAttached {
   uint64_t disk_every = 0;            // the node writes steps divisible by this; 0: every step
   LifeId life_seen = {};              // the life that epoch_seen belongs to; 0: none
   bool no_parity = false;             // the node takes part in no parity group
+  uint32_t shared_tiers = 0;          // mask of TierBit: the shared tiers that the node reaches
 };
 
 /// The Attach stream has ended. The node counts as lost unless it attaches again within a short

@@ -7,6 +7,7 @@
 #include "coordinator/state/lifecycle.h"
 #include "coordinator/state/parity_plan.h"
 #include "coordinator/state/restore_plan.h"
+#include "coordinator/state/targets.h"
 #include "coordinator/state/versions.h"
 
 namespace holdfast::coord {
@@ -135,8 +136,7 @@ void OpenIncarnation(Context& context, Job& job, const RankJoined& event) {
   job.abort_floor = Step{0};
   job.disputes.clear();  // all ranks begin with the values that they restore
   job.newest_seen = Step{0};
-  job.disk_target.Restart(Step{0});
-  job.peer_target.Restart(Step{0});
+  RestartTargets(job, Step{0});
   job.connected.clear();
   job.goodbyes.clear();
   job.wanted = {};

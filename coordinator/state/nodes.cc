@@ -104,6 +104,7 @@ void SetAgent(const Instant& at, const NodeAttached& event, Node& node) {
   node.seen_wall_nanos = at.wall_nanos;
   node.stream_ended.reset();
   node.disk_every = event.disk_every;
+  node.shared_tiers = event.shared_tiers;
 }
 }  // namespace
 

@@ -13,9 +13,8 @@ void RecordSourceFailure(Context& context, Job& job, const PendingPrepare& pendi
         context, job.name, pending.target,
         Status(why.code(), fmt::format("{} decoded from its group: {}", shard, why.message())));
   }
-  const std::string text =
-      fmt::format("{} at {} on node {}: {}", shard, ToString(pending.source.tier),
-                  context.cluster.nodes[pending.source.node].name, why.message());
+  const std::string text = fmt::format("{} at {} on {}: {}", shard, ToString(pending.source.tier),
+                                       PlaceName(context, pending.source), why.message());
   auto found = job.versions.find(pending.version);
   const bool lost = found != job.versions.end() && IsSourceLost(why.code());
   // The damage is known already.

@@ -65,8 +65,11 @@ void StoreVersion(Context& context, const Job& job, VersionState& version,
 
 void AbortVersion(Context& context, Job& job, VersionState& version, bool store) {
   if (version.phase != Phase::kPending) return;
-  for (TierTarget* target : {&job.disk_target, &job.peer_target}) {
-    if (SelectsVersion(job, *target, version.id)) target->Resolve(version.id.step);
+  for (const TierTraits& traits : kTierTable) {
+    TierTarget* target = job.target(traits.tier);
+    if (target != nullptr && SelectsVersion(job, *target, version.id)) {
+      target->Resolve(version.id.step);
+    }
   }
   HOLDFAST_INVARIANT(*context.options.invariants, version.tiers == 0, Kv("job", job.name),
                      Kv("version", ToString(version.id)), Kv("tiers", version.tiers));
@@ -74,11 +77,16 @@ void AbortVersion(Context& context, Job& job, VersionState& version, bool store)
   version.samples.clear();
   ++job.aborted_total;
   if (store) StoreVersion(context, job, version, 0);
-  version.ForEachReplica([&](const Replica& replica) {
-    if (replica.tier == Tier::kDisk) job.remove_disk.insert({replica.node, version.id});
-  });
+  RemoveStored(job, version, kStoredTiers);
   job.changed = true;
   job.job_state_changed = true;
+}
+
+void RemoveStored(Job& job, const VersionState& version, uint32_t tiers) {
+  version.ForEachReplica([&](const Replica& replica) {
+    if ((tiers & TierBit(replica.tier)) == 0) return;
+    job.removals.insert({replica.node, version.id, replica.tier});
+  });
 }
 
 bool IsDead(const Job& job, VersionId version) {
@@ -137,8 +145,8 @@ DamagedReplica& RecordDamage(Context& context, Job& job, VersionState& version, 
   job.repair_due = true;
   if (DamagedReplica* known = version.Damaged(rank, replica)) return *known;
   const std::string text =
-      fmt::format("{} at {} on node {}: {}", ToString(ShardKey{job.name, version.id, rank}),
-                  ToString(replica.tier), context.cluster.nodes[replica.node].name, what);
+      fmt::format("{} at {} on {}: {}", ToString(ShardKey{job.name, version.id, rank}),
+                  ToString(replica.tier), PlaceName(context, replica), what);
   if (version.damage_texts.size() < kDamageTextsMax) version.damage_texts.push_back(text);
   RecordFinding(context, job.name, replica.node, DataLossError(text));
   return version.damaged.emplace_back(DamagedReplica{rank, replica});

@@ -95,11 +95,11 @@ void FakeCoordinator::TryCommit(const StoredReplica& report) {
     const ShardKey key{report.identity.job, report.identity.version, Rank{rank}};
     if (!replicas_.contains({key, report.tier})) return;
   }
-  auto& committed = report.tier == Tier::kMemory ? state.memory_committed : state.disk_committed;
+  auto& committed = state.committed[report.tier];
   if (committed && *committed >= report.identity.version) return;
   committed = report.identity.version;
   if (report.tier == Tier::kDisk)
-    state.disk_target_step.value = report.identity.version.step.value + 1;
+    state.target_step[Tier::kDisk].value = report.identity.version.step.value + 1;
   Send(state);
 }
 
@@ -109,8 +109,8 @@ void FakeCoordinator::Report(FailedReplica failed) {
   // A step that was not saved at all may be saved again.
   if (failed.tier != Tier::kDisk || failed_.contains({failed.key, Tier::kMemory})) return;
   JobState& state = jobs_[failed.key.job];
-  state.disk_target_step.value =
-      std::max(state.disk_target_step.value, failed.key.version.step.value + 1);
+  state.target_step[Tier::kDisk].value =
+      std::max(state.target_step[Tier::kDisk].value, failed.key.version.step.value + 1);
   Send(state);
 }
 
@@ -179,7 +179,7 @@ void FakeCoordinator::Join(const JoinRequest& request,
         run_ids_[request.job] = request.run_id;
         ++state.incarnation.value;
         state.restore.reset();
-        state.disk_target_step = Step{0};
+        state.target_step[Tier::kDisk] = Step{0};
       }
       answer = state.incarnation;
       Send(state);
@@ -242,7 +242,7 @@ void FakeCoordinator::SetAborted(VersionId version) {
 void FakeCoordinator::SetDiskTarget(Step step) {
   MutexLock lock(mutex_);
   for (auto& [name, state] : jobs_) {
-    state.disk_target_step = step;
+    state.target_step[Tier::kDisk] = step;
     Send(state);
   }
 }
@@ -584,6 +584,7 @@ Status TestNode::Start() {
   node_options.disk_every_steps = options_.disk_every_steps;
   node_options.prepare_wait_ms = options_.prepare_wait_ms;
   node_options.scrub = options_.scrub;
+  node_options.shared_tiers = options_.shared_tiers;
   node_options.before_reserve = options_.before_reserve;
   node = std::make_unique<Node>(node_options, *arena, *volume, coordinator, peers, Clock::Real());
   node->Adopt();

@@ -193,6 +193,7 @@ struct TestNodeOptions {
   bool simulated_disk = false;
   int64_t prepare_wait_ms = 30'000;
   ScrubOptions scrub = {};
+  PerTier<TierStore*> shared_tiers = {};
   std::function<void(const SegmentOwner&)> before_reserve = {};
 };
 

@@ -66,7 +66,7 @@ TEST_F(ParityServiceTest, ASaveThatBeginsWakesTheKeeper) {
     ASSERT_TRUE(Eventually([&] { return link_.failed(parity, Tier::kPeer).has_value(); }));
     EXPECT_TRUE(ranks_->Find("job", ParityRank(0)));
     // The coordinator gives up the version and moves the target past it.
-    job_.peer_target_step = Step{step + 1};
+    job_.target_step[Tier::kPeer] = Step{step + 1};
     (*rank)->slots.SetJobState(job_);
     parity_->SetJobState(job_);
   }

@@ -53,7 +53,7 @@ class RankSlotsTest : public testing::Test {
     ASSERT_TRUE(slots_->sealing().SealSave(*slot, SealOf(At(step))).ok());
   }
   void Commit(uint64_t step) {
-    job_.memory_committed = At(step);
+    job_.committed[Tier::kMemory] = At(step);
     slots_->SetJobState(job_);
   }
 
@@ -113,7 +113,7 @@ TEST_F(RankSlotsTest, TheSignalIsRaisedOnceForEachVersionToProtect) {
 
 TEST_F(RankSlotsTest, AFlushLastsUntilTheCommittedVersionIsWritten) {
   Save(1);
-  job_.disk_target_step = Step{100};  // nothing is due on disk
+  job_.target_step[Tier::kDisk] = Step{100};  // nothing is due on disk
   Commit(1);
   EXPECT_EQ(slots_->view().Kept(), std::vector<VersionId>{At(1)});
   slots_->disk().StartFlush();
