@@ -31,6 +31,8 @@
 #include "base/log_level.h"
 #include "base/metrics/metrics_server.h"
 #include "base/process.h"
+#include "storage/remote/remote_directory.h"
+#include "storage/remote/remote_url.h"
 #include "storage/volume/volume.h"
 
 namespace holdfast::agent {
@@ -44,6 +46,8 @@ constexpr int kDataThreadsMax = 48;
 constexpr int64_t kAdoptWaitMs = 30'000;
 // Shorter than the time that service managers leave between SIGTERM and SIGKILL.
 constexpr int64_t kFlushMs = 30'000;
+// How long a stop waits for the file systems of shared tiers.
+constexpr int64_t kSharedTiersStopMs = 10'000;
 // A predecessor that was just killed may hold the lock for another moment.
 constexpr int kLockAttempts = 20;
 
@@ -122,6 +126,7 @@ class AgentApplication final : public Application {
 
  private:
   Status OpenVolume();
+  Status OpenRemote();
   Status OpenWorkers();
   Status ServeMetrics();
   /// Checks the keeper, and replaces the warnings about the host.
@@ -132,6 +137,8 @@ class AgentApplication final : public Application {
   const mode_t worker_umask_;
   UniqueFd lock_;
   std::unique_ptr<Volume> volume_;
+  PerTier<TierStore*> shared_tiers_{};
+  std::unique_ptr<TierStore> remote_;
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<GrpcCoordinatorLink> link_;
   std::unique_ptr<WorkerManager> workers_;
@@ -170,6 +177,21 @@ Status AgentApplication::OpenVolume() {
   return Status::Ok();
 }
 
+Status AgentApplication::OpenRemote() {
+  if (config_.remote_url.empty()) return Status::Ok();
+  HOLDFAST_ASSIGN_OR_RETURN(const std::string path, ParseRemoteUrl(config_.remote_url));
+  RemoteOptions options;
+  options.cluster = config_.cluster;
+  options.io.io_uring = config_.io_uring;
+  options.io.direct = config_.direct;
+  options.io.queue_depth = static_cast<uint32_t>(config_.remote_requests_in_flight);
+  // Nothing is opened here: a file system that hangs must not delay the start.
+  remote_ =
+      std::make_unique<RemoteDirectory>(FileSystemRoot(path, options.io), options, Clock::Real());
+  shared_tiers_[Tier::kRemote] = remote_.get();
+  return Status::Ok();
+}
+
 Status AgentApplication::OpenWorkers() {
   WorkerManagerOptions options;
   options.folder = config_.run_dir + "/workers";
@@ -190,6 +212,7 @@ Status AgentApplication::Open() {
   HOLDFAST_RETURN_IF_ERROR(MakeRunDir(config_.run_dir));
   HOLDFAST_ASSIGN_OR_RETURN(lock_, LockRunDir(config_.run_dir));
   HOLDFAST_RETURN_IF_ERROR(OpenVolume());
+  HOLDFAST_RETURN_IF_ERROR(OpenRemote());
   ArenaOptions arena;
   arena.budget_bytes = config_.arena_bytes;
   arena.run_dir = config_.run_dir;
@@ -213,6 +236,7 @@ Status AgentApplication::Open() {
     return config_.peers.advertise.empty() ? peer_server_->address() : config_.peers.advertise;
   };
   link.disk_every = static_cast<uint64_t>(config_.disk_every_steps);
+  link.shared_tiers = TierMask([this](Tier tier) { return shared_tiers_[tier] != nullptr; });
   auto seen = volume_->ReadLife();
   if (seen) {
     link.seen = *seen;
@@ -242,6 +266,8 @@ Status AgentApplication::Open() {
   node.disk_every_steps = static_cast<uint64_t>(config_.disk_every_steps);
   node.peer_every_steps = static_cast<uint64_t>(config_.peer_every_steps);
   node.peer_build_timeout_ms = config_.peer_build_timeout_ms;
+  node.shared_tiers = shared_tiers_;
+  node.copies_at_once = static_cast<uint32_t>(config_.remote_shards_at_once);
   node.scrub = {config_.scrub_bytes_per_s, config_.scrub_pause_ms};
   node_ = std::make_unique<Node>(node, *arena_, *volume_, *link_, *peers_, Clock::Real());
   return Status::Ok();
@@ -341,6 +367,12 @@ void AgentApplication::Stop() {
     Log(LogLevel::kWarn, "NotFlushed",
         {Kv("after_ms", kFlushMs), Kv("effect", "the newest version may be in memory only")});
   }
+  if (node_ != nullptr && !node_->StopSharedTiers(kSharedTiersStopMs)) {
+    // A call that does not return keeps its thread, and with it this process. The agent can end at
+    // any point, as after a crash: what was reported is durable, and the keeper has the memory.
+    Log(LogLevel::kError, "SharedTierHangs", {Kv("effect", "the agent ends without waiting")});
+    ::_exit(0);
+  }
   // Each part is destroyed before the parts that it calls.
   metrics_.reset();
   if (link_ != nullptr) link_->Stop();
@@ -357,6 +389,7 @@ void AgentApplication::Stop() {
   peers_.reset();
   link_.reset();
   arena_.reset();
+  remote_.reset();
   volume_.reset();
   lock_.Reset();
 }

@@ -12,6 +12,7 @@
 #include "base/ids.h"
 #include "base/log_level.h"
 #include "coordinator/api/leader_channel.h"
+#include "storage/remote/remote_url.h"
 
 namespace holdfast::agent {
 namespace {
@@ -72,6 +73,13 @@ void AgentConfig::Bind(ConfigSchema& schema) {
   schema.Add("peers.build_timeout_ms", &peer_build_timeout_ms,
              "Skip a version whose parity takes longer than this.", 100, 3'600'000);
   peers.Bind(schema);
+  schema.Add("remote.url", &remote_url,
+             "Directory of tier remote, which all nodes mount: file:///path. Empty: none. The "
+             "coordinator's [remote] says how often versions are copied there.");
+  schema.Add("remote.requests_in_flight", &remote_requests_in_flight,
+             "Writes or reads in flight for each shard at tier remote.", 1, 1024);
+  schema.Add("remote.shards_at_once", &remote_shards_at_once,
+             "Shards that this node copies to or from tier remote at the same time.", 1, 64);
   schema.AddBytes(
       "scrub.bytes_per_s", &scrub_bytes_per_s,
       "Rate at which shards in memory and on disk are read again to find decay; 0: never.");
@@ -129,6 +137,15 @@ Status AgentConfig::Check() const {
                                             FormatBytes(arena_bytes), FormatBytes(kArenaBytesMin)));
   }
   HOLDFAST_RETURN_IF_ERROR(peers.Check());
+  if (!remote_url.empty()) {
+    HOLDFAST_ASSIGN_OR_RETURN(const std::string path, ParseRemoteUrl(remote_url));
+    for (const std::string& dir : data_dirs) {
+      if (std::filesystem::path(dir).lexically_normal() == path) {
+        return InvalidArgumentError(fmt::format(
+            "remote.url: '{}' is one of the data_dirs, which only this node uses", path));
+      }
+    }
+  }
   if (workers_enabled && (workers_address.empty() || workers_address.size() > kAddressMax)) {
     return InvalidArgumentError(
         "workers.address must be a host name or an IP address of at most 255 characters");

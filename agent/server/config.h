@@ -34,6 +34,9 @@ struct AgentConfig {
   PeersConfig peers;
   int64_t peer_every_steps = 0;
   int64_t peer_build_timeout_ms = 30'000;
+  std::string remote_url;  // empty: no tier remote
+  int64_t remote_requests_in_flight = 4;
+  int64_t remote_shards_at_once = 2;
   uint64_t scrub_bytes_per_s = 64ULL << 20;
   int64_t scrub_pause_ms = 3'600'000;
   std::vector<std::string> labels;  // name=value

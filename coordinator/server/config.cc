@@ -54,6 +54,17 @@ void BindJobs(CoordinatorConfig& config, ConfigSchema& schema) {
              1'000'000);
   schema.Add("retention.keep_every", &config.keep_every,
              "Also keep versions whose step is a multiple of this; 0: none.", 0, 1'000'000'000'000);
+  schema.Add("remote.every", &config.remote_every,
+             "Copy a version from disk to tier remote this many steps after the one before, where "
+             "agents have remote.url. 0: as often as the tier keeps up.",
+             0, 1'000'000'000'000);
+  schema.Add("remote.interval_s", &config.remote_interval_s,
+             "Least time from one version at tier remote to the next.", 0, 31'536'000);
+  schema.Add("remote.keep_last", &config.remote_keep_last, "Newest versions kept at tier remote.",
+             1, 1'000'000);
+  schema.Add("remote.keep_every", &config.remote_keep_every,
+             "Also keep versions at tier remote whose step is a multiple of this; 0: none.", 0,
+             1'000'000'000'000);
   schema.Add("jobs.release_after_s", &config.release_after_s,
              "A job whose trainers all ended with a goodbye, or whose run ended, releases its "
              "memory this many seconds after its end, once its newest version is on disk with its "

@@ -26,6 +26,10 @@ struct CoordinatorConfig {
   std::string log_level = "info";
   int64_t keep_last = 3;
   int64_t keep_every = 0;
+  int64_t remote_every = 0;
+  int64_t remote_interval_s = 0;
+  int64_t remote_keep_last = 3;
+  int64_t remote_keep_every = 0;
   int64_t release_after_s = 5;
   int64_t release_dead_after_s = 3600;
   int64_t forget_after_s = 0;

@@ -62,6 +62,11 @@ Result<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
       std::min<std::chrono::nanoseconds>(options.detach_grace, options.node_lease / 4);
   options.keep_last = static_cast<uint32_t>(config.keep_last);
   options.keep_every = static_cast<uint64_t>(config.keep_every);
+  CopyOptions& remote = options.copies[Tier::kRemote];
+  remote.every_steps = static_cast<uint64_t>(config.remote_every);
+  remote.interval = std::chrono::seconds(config.remote_interval_s);
+  remote.retention = {static_cast<uint64_t>(config.remote_keep_last),
+                      static_cast<uint64_t>(config.remote_keep_every)};
   options.release_after = std::chrono::seconds(config.release_after_s);
   options.release_dead_after = std::chrono::seconds(config.release_dead_after_s);
   options.forget_after = std::chrono::seconds(config.forget_after_s);
