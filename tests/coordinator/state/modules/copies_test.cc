@@ -137,6 +137,7 @@ TEST_F(CopiesModule, TheLossOfNodesRemovesNoReplicaOfASharedTier) {
 
 TEST_F(CopiesModule, ACopyThatHangsDelaysNoRepairOnItsNode) {
   MakeGroup(1);
+  job().lineage().decision = Decision::kFresh;  // no restore is pending
   AddOnDisk(V(2, 10));
   VersionState& version = job().versions.at(V(2, 10));
   AddParity(version, Tier::kDisk);
