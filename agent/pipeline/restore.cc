@@ -311,8 +311,7 @@ Status BringIntoMemory(const RestoreTools& tools, RankSlots& slots, const Prepar
     return RebuildParityInSlot(tools, slots, prepare);
   }
   const Status status = ReadIntoSlot(tools, slots, prepare);
-  const bool from_here =
-      !decode && (IsShared(prepare.tier) || prepare.source_node == tools.node());
+  const bool from_here = !decode && (IsShared(prepare.tier) || prepare.source_node == tools.node());
   if (!from_here || status.code() != ErrorCode::kNotFound) return status;
   tools.link.Report(RemovedReplica{key, prepare.tier});
   return DataLossError(status.message());
