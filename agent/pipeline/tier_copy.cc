@@ -77,7 +77,7 @@ Status CopyToTier(const RestoreTools& tools, const PrepareTask& prepare,
   TierStore* store = tools.stores[prepare.into];
   if (store == nullptr) {
     return FailedPreconditionError(
-        fmt::format("node {} has no tier {}", tools.node, ToString(prepare.into)));
+        fmt::format("node {} has no tier {}", tools.node(), ToString(prepare.into)));
   }
   auto source = OpenOnDisk(tools, prepare);
   Status read_error = source ? Status::Ok() : source.error();
