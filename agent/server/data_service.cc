@@ -6,6 +6,7 @@
 
 #include "agent/pipeline/rank_status.h"
 #include "base/log.h"
+#include "base/tiers.h"
 #include "coordinator/api/convert.h"
 
 namespace holdfast::agent {
@@ -101,17 +102,8 @@ nlohmann::json Describe(const TcpPeerServer* peers) {
 
 }  // namespace
 
-DataService::DataService(Node& node, Volume& volume, Arena& arena, const std::string& node_name,
-                         PerTier<TierStore*> shared_tiers)
-    : node_(node), volume_(volume), stores_(shared_tiers), arena_(arena), node_name_(node_name) {
-  stores_[Tier::kDisk] = &volume;
-}
-
-Result<TierStore*> DataService::StoreOf(Tier tier) const {
-  if (stores_[tier] != nullptr) return stores_[tier];
-  return Fail(
-      FailedPreconditionError(fmt::format("node {} has no tier {}", node_name_, ToString(tier))));
-}
+DataService::DataService(Node& node, Volume& volume, Arena& arena, const std::string& node_name)
+    : node_(node), volume_(volume), arena_(arena), node_name_(node_name) {}
 
 grpc::Status DataService::ReadShard(grpc::ServerContext* /*context*/,
                                     const ReadShardRequest* request,

@@ -40,7 +40,6 @@ class DataService final : public Agent::Service {
 
   Node& node_;
   Volume& volume_;
-  PerTier<TierStore*> stores_;  // disk, and the shared tiers that the node reaches
   Arena& arena_;
   std::atomic<const TcpPeerServer*> peers_{nullptr};
   std::atomic<const WorkerManager*> workers_{nullptr};
