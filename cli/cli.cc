@@ -106,6 +106,8 @@ void Describe(Program& program) {
     program.commands.emplace_back(subcommand, std::move(command));
   };
   add(MakeStatusCommand());
+  add(MakeTopCommand());
+  add(MakeUiCommand());
   add(MakeNodesCommand());
   add(MakeVersionsCommand());
   add(MakeVerifyCommand());

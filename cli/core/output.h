@@ -1,18 +1,15 @@
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 
+#include "base/json/values.h"
 #include "base/status.h"
 #include "cli/core/table.h"
 
 namespace holdfast::cli {
 
 enum class Format { kTable, kWide, kJson };
-
-/// Keys stay in the order in which they are written.
-using Json = nlohmann::ordered_json;
 
 /// Properties of the process's stdout.
 struct StdoutTraits {

@@ -4,30 +4,7 @@
 #include "base/tiers.h"
 #include "cli/core/text.h"
 
-namespace holdfast::cli {
-
-Json VersionJson(VersionId version) {
-  if (version == VersionId{}) return nullptr;
-  return ToString(version);
-}
-
-Json TimeJson(int64_t wall_nanos) {
-  if (wall_nanos == 0) return nullptr;
-  return FormatUtc(wall_nanos);
-}
-
-Json TiersJson(uint32_t mask) {
-  Json tiers = Json::array();
-  for (const TierTraits& traits : kTierTable) {
-    if ((mask & TierBit(traits.tier)) != 0) tiers.push_back(traits.name);
-  }
-  return tiers;
-}
-
-Json TierJson(uint32_t tier) {
-  if (tier == 0) return nullptr;
-  return ToString(static_cast<Tier>(tier));
-}
+namespace holdfast::cli {}
 
 std::string VersionText(VersionId version) {
   return version == VersionId{} ? "-" : ToString(version);

@@ -150,6 +150,7 @@ ConfigSchema BindConfig(CoordinatorConfig& config) {
   BindRestart(config, schema);
   BindDetect(config, schema);
   config.metrics.Bind(schema);
+  config.ui.Bind(schema);
   schema.Add("tls.ca", &config.tls.ca, "PEM file of the authority that signs every certificate.");
   schema.Add("tls.cert", &config.tls.cert, "PEM file of this coordinator's certificate.");
   schema.Add("tls.key", &config.tls.key, "PEM file of its private key.");
@@ -199,6 +200,7 @@ Status CheckConfig(const CoordinatorConfig& config) {
   }
   HOLDFAST_RETURN_IF_ERROR(CheckStore(config, listen));
   HOLDFAST_RETURN_IF_ERROR(CheckMetrics(config.metrics, {config.tls.cert, config.tls.key}));
+  HOLDFAST_RETURN_IF_ERROR(ui::CheckUi(config.ui, {config.tls.cert, config.tls.key}));
   HOLDFAST_RETURN_IF_ERROR(ValidateName("peers.domain_label", config.peers_domain_label));
   if (config.peers_parity >= config.peers_group_nodes) {
     return InvalidArgumentError(

@@ -7,6 +7,7 @@
 #include "base/metrics/metrics_options.h"
 #include "coordinator/api/channel.h"
 #include "coordinator/contract/runs.h"
+#include "coordinator/ui/ui_options.h"
 
 namespace holdfast::coord {
 
@@ -47,6 +48,7 @@ struct CoordinatorConfig {
   int64_t detect_restart_stuck_after_ms = 60'000;
   int64_t detect_restart_absent_after_ms = 600'000;
   MetricsOptions metrics;
+  ui::UiOptions ui;
   TlsFiles tls;
 };
 

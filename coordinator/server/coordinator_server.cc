@@ -14,6 +14,7 @@ namespace holdfast::coord {
 namespace {
 // All calls have ended by then: this only limits the wait for idle clients to disconnect.
 constexpr int64_t kStopPatienceMs = 300;
+constexpr std::chrono::seconds kPageInterval(2);
 
 /// Makes data_dir, where drills keep records. Refuses one with an embedded store: that store has
 /// the decisions of this cluster, and an etcd without them would begin a new life.
@@ -114,22 +115,36 @@ Result<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
       server->applier_->attendance(), detector, clock);
   server->service_ =
       std::make_unique<CoordinatorService>(config.cluster, *server->applier_, *server->watcher_);
+  HOLDFAST_RETURN_IF_ERROR(server->StartPage(config, clock));
+  server->service_->ReportPage(server->page_url());
   InterceptorFactories interceptors;
   if (server->session_ != nullptr) interceptors.push_back(MakeLeaderHints(*server->session_));
   HOLDFAST_ASSIGN_OR_RETURN(server->server_,
                             StartServer(*server->service_, server->endpoint_, config.tls, "listen",
                                         kControlMessageBytesMax, 0, std::move(interceptors)));
-  if (!config.metrics.enabled()) return server;
-  HOLDFAST_ASSIGN_OR_RETURN(server->metrics_,
-                            MetricsServer::Start(config.metrics, {config.tls.cert, config.tls.key},
-                                                 [raw = server.get(), &clock] {
-                                                   return CollectMetrics(*raw->applier_,
-                                                                         *raw->watcher_, clock);
-                                                 }));
-  Log(LogLevel::kInfo, "MetricsListening",
-      {Kv("address", server->metrics_->address()), Kv("https", server->metrics_->https()),
-       Kv("textfile", config.metrics.textfile)});
+  HOLDFAST_RETURN_IF_ERROR(server->StartMetrics(config, clock));
   return server;
+}
+
+Status CoordinatorServer::StartMetrics(const CoordinatorConfig& config, Clock& clock) {
+  if (!config.metrics.enabled()) return Status::Ok();
+  HOLDFAST_ASSIGN_OR_RETURN(
+      metrics_,
+      MetricsServer::Start(config.metrics, {config.tls.cert, config.tls.key},
+                           [this, &clock] { return CollectMetrics(*applier_, *watcher_, clock); }));
+  Log(LogLevel::kInfo, "MetricsListening",
+      {Kv("address", metrics_->address()), Kv("https", metrics_->https()),
+       Kv("textfile", config.metrics.textfile)});
+  return Status::Ok();
+}
+
+Status CoordinatorServer::StartPage(const CoordinatorConfig& config, Clock& clock) {
+  if (!config.ui.enabled()) return Status::Ok();
+  page_source_ = std::make_unique<PageSource>(config.cluster, *applier_, *watcher_, clock);
+  HOLDFAST_ASSIGN_OR_RETURN(page_, ui::UiServer::Start(config.ui, {config.tls.cert, config.tls.key},
+                                                       *page_source_, clock, kPageInterval));
+  Log(LogLevel::kInfo, "PageListening", {Kv("url", page_url())});
+  return Status::Ok();
 }
 
 Result<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(const CoordinatorConfig& config,
@@ -154,7 +169,9 @@ void CoordinatorServer::AfterNextBatch(std::function<void()> then) {
 }
 
 CoordinatorServer::~CoordinatorServer() {
-  metrics_.reset();  // uses the objects that stop below
+  // These use the objects that stop below.
+  page_.reset();
+  metrics_.reset();
   if (watcher_) watcher_->Stop();
   // Stop the applier before the gRPC server: it ends the waiting calls, so the shutdown is short.
   if (applier_) applier_->Stop();

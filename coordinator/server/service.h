@@ -17,6 +17,9 @@ class CoordinatorService : public coordinator::Coordinator::CallbackService {
   CoordinatorService(std::string cluster, Applier& applier, Watcher& watcher)
       : cluster_(std::move(cluster)), applier_(applier), watcher_(watcher) {}
 
+  /// Sets the URL that operators get. Before the first call.
+  void ReportPage(std::string url) { page_url_ = std::move(url); }
+
   grpc::ServerWriteReactor<coordinator::Directive>* Attach(
       grpc::CallbackServerContext* context, const coordinator::AttachRequest* request) override;
   grpc::ServerUnaryReactor* Report(grpc::CallbackServerContext* context,
@@ -80,6 +83,7 @@ class CoordinatorService : public coordinator::Coordinator::CallbackService {
   const std::string cluster_;
   Applier& applier_;
   Watcher& watcher_;
+  std::string page_url_;  // empty: no page
 };
 
 }  // namespace holdfast::coord

@@ -1,12 +1,10 @@
-#include "cli/cluster/node_json.h"
+#include "coordinator/view/node_json.h"
 
 #include <map>
 #include <string>
 #include <vector>
 
-#include "cli/core/version_json.h"
-
-namespace holdfast::cli {
+namespace holdfast::view {
 
 namespace {
 Json MembershipsJson(const coordinator::NodeStatus& node) {
@@ -46,8 +44,4 @@ Json NodesJson(const coordinator::GetStatusReply& status) {
   return nodes;
 }
 
-Cell StateCell(const coordinator::NodeStatus& node) {
-  return node.alive() ? Cell{"up", Tone::kGood} : Cell{"DOWN", Tone::kBad};
-}
-
-}  // namespace holdfast::cli
+}  // namespace holdfast::view

@@ -5,10 +5,9 @@
 #include <vector>
 
 #include "base/tiers.h"
-#include "cli/core/table.h"
 #include "coordinator/api/coordinator.pb.h"
 
-namespace holdfast::cli {
+namespace holdfast::view {
 
 enum class HealthLevel { kOk, kWarn, kError };
 
@@ -18,6 +17,7 @@ struct Finding {
   HealthLevel level = HealthLevel::kWarn;
   std::string subject;  // "node n2", "job lm"
   std::string message;
+  std::string next{};  // the command that an operator runs next
 };
 
 /// The data of `status`: the coordinator's answer, each job's versions, and the runs.
@@ -72,9 +72,12 @@ std::vector<Finding> Examine(const ClusterSnapshot& snapshot, int64_t stale_afte
 std::vector<Finding> ExamineNodes(const coordinator::GetStatusReply& status,
                                   int64_t now_wall_nanos);
 
+/// Returns the command that shows or cures the cause of a finding with this code. `subject` is that
+/// of the finding.
+std::string NextCommand(const std::string& code, const std::string& subject);
+
 HealthLevel WorstLevel(const std::vector<Finding>& findings);
 /// "HOLDFAST_OK", "HOLDFAST_WARN", "HOLDFAST_ERR"
 std::string NameOf(HealthLevel level);
-Tone ToneOf(HealthLevel level);
 
-}  // namespace holdfast::cli
+}  // namespace holdfast::view

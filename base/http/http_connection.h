@@ -6,43 +6,45 @@
 
 #include "base/clock.h"
 #include "base/fd.h"
-#include "base/metrics/metrics_options.h"
+#include "base/http/http_options.h"
 #include "base/status.h"
 
 // Declared here, so that this header need not include headers of OpenSSL.
 struct ssl_ctx_st;
 struct ssl_st;
 
-namespace holdfast::coord {
+namespace holdfast {
 
-/// The certificate of the metrics server. Thread-safe.
-class MetricsTlsContext {
+/// The certificate of a server. Thread-safe.
+class HttpTls {
  public:
   /// InvalidArgument: the message names the key of the file that cannot be used.
-  static Result<std::unique_ptr<MetricsTlsContext>> Load(const MetricsTls& files);
-  ~MetricsTlsContext();
-  MetricsTlsContext(const MetricsTlsContext&) = delete;
-  MetricsTlsContext& operator=(const MetricsTlsContext&) = delete;
+  static Result<std::unique_ptr<HttpTls>> Load(const HttpCertificate& files);
+  ~HttpTls();
+  HttpTls(const HttpTls&) = delete;
+  HttpTls& operator=(const HttpTls&) = delete;
 
   ssl_ctx_st* get() const { return context_; }
 
  private:
-  explicit MetricsTlsContext(ssl_ctx_st* context) : context_(context) {}
+  explicit HttpTls(ssl_ctx_st* context) : context_(context) {}
   ssl_ctx_st* context_;
 };
 
 /// An accepted, non-blocking connection, with or without TLS. Every call ends at the deadline, or
 /// when `stop` is readable, with DeadlineExceeded. The process must ignore SIGPIPE.
 /// Thread-compatible.
-class ScrapeConnection {
+class HttpConnection {
  public:
-  ScrapeConnection(UniqueFd socket, int stop, Clock::TimePoint deadline);
-  ~ScrapeConnection();
-  ScrapeConnection(const ScrapeConnection&) = delete;
-  ScrapeConnection& operator=(const ScrapeConnection&) = delete;
+  HttpConnection(UniqueFd socket, int stop, Clock::TimePoint deadline);
+  ~HttpConnection();
+  HttpConnection(const HttpConnection&) = delete;
+  HttpConnection& operator=(const HttpConnection&) = delete;
 
+  /// Changes the deadline, for an answer that lasts.
+  void set_deadline(Clock::TimePoint deadline) { deadline_ = deadline; }
   /// Performs the TLS handshake. `tls` must outlive the connection.
-  Status StartTls(const MetricsTlsContext& tls);
+  Status StartTls(const HttpTls& tls);
   /// Waits for bytes and returns their number, at least one. Unavailable: the connection has ended.
   Result<size_t> Read(char* bytes, size_t size);
   Status Write(std::string_view bytes);
@@ -60,4 +62,4 @@ class ScrapeConnection {
   ssl_st* session_ = nullptr;
 };
 
-}  // namespace holdfast::coord
+}  // namespace holdfast

@@ -1,4 +1,4 @@
-#include "base/metrics/scrape_connection.h"
+#include "base/http/http_connection.h"
 
 #include <fmt/format.h>
 #include <openssl/err.h>
@@ -9,7 +9,7 @@
 #include <array>
 #include <cerrno>
 
-namespace holdfast::coord {
+namespace holdfast {
 namespace {
 /// Returns OpenSSL's text for the oldest error in this thread's queue and empties the queue.
 std::string TakeTlsError() {
@@ -24,14 +24,14 @@ std::string TakeTlsError() {
 int NoKeyPassword(char* /*buffer*/, int /*bytes*/, int /*writing*/, void* /*pointer*/) { return 0; }
 }  // namespace
 
-Result<std::unique_ptr<MetricsTlsContext>> MetricsTlsContext::Load(const MetricsTls& files) {
+Result<std::unique_ptr<HttpTls>> HttpTls::Load(const HttpCertificate& files) {
   const auto not_usable = [](std::string_view key, const std::string& path) {
     return Fail(InvalidArgumentError(fmt::format("{} '{}': {}", key, path, TakeTlsError())));
   };
   ERR_clear_error();
   SSL_CTX* context = SSL_CTX_new(TLS_server_method());
   if (context == nullptr) return Fail(InternalError("SSL_CTX_new: " + TakeTlsError()));
-  std::unique_ptr<MetricsTlsContext> tls(new MetricsTlsContext(context));
+  std::unique_ptr<HttpTls> tls(new HttpTls(context));
   SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION);
   SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
   SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
@@ -46,14 +46,14 @@ Result<std::unique_ptr<MetricsTlsContext>> MetricsTlsContext::Load(const Metrics
   return tls;
 }
 
-MetricsTlsContext::~MetricsTlsContext() { SSL_CTX_free(context_); }
+HttpTls::~HttpTls() { SSL_CTX_free(context_); }
 
-ScrapeConnection::ScrapeConnection(UniqueFd socket, int stop, Clock::TimePoint deadline)
+HttpConnection::HttpConnection(UniqueFd socket, int stop, Clock::TimePoint deadline)
     : socket_(std::move(socket)), stop_(stop), deadline_(deadline) {}
 
-ScrapeConnection::~ScrapeConnection() { SSL_free(session_); }
+HttpConnection::~HttpConnection() { SSL_free(session_); }
 
-Status ScrapeConnection::Wait(short events) {
+Status HttpConnection::Wait(short events) {
   for (;;) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline_ - Clock::Real().Now());
     if (left.count() <= 0) return DeadlineExceededError("the client is too slow");
@@ -66,7 +66,7 @@ Status ScrapeConnection::Wait(short events) {
   }
 }
 
-Status ScrapeConnection::WaitForTls(int result) {
+Status HttpConnection::WaitForTls(int result) {
   switch (SSL_get_error(session_, result)) {
     case SSL_ERROR_WANT_READ:
       return Wait(POLLIN);
@@ -77,7 +77,7 @@ Status ScrapeConnection::WaitForTls(int result) {
   }
 }
 
-Status ScrapeConnection::StartTls(const MetricsTlsContext& tls) {
+Status HttpConnection::StartTls(const HttpTls& tls) {
   ERR_clear_error();
   session_ = SSL_new(tls.get());
   if (session_ == nullptr || SSL_set_fd(session_, socket_.get()) != 1) {
@@ -90,7 +90,7 @@ Status ScrapeConnection::StartTls(const MetricsTlsContext& tls) {
   }
 }
 
-Result<size_t> ScrapeConnection::Read(char* bytes, size_t size) {
+Result<size_t> HttpConnection::Read(char* bytes, size_t size) {
   if (size == 0) return Fail(OutOfSpaceError("the request is too long"));
   for (;;) {
     if (session_ != nullptr) {
@@ -108,7 +108,7 @@ Result<size_t> ScrapeConnection::Read(char* bytes, size_t size) {
   }
 }
 
-Status ScrapeConnection::Write(std::string_view bytes) {
+Status HttpConnection::Write(std::string_view bytes) {
   while (!bytes.empty()) {
     size_t sent = 0;
     if (session_ != nullptr) {
@@ -131,9 +131,9 @@ Status ScrapeConnection::Write(std::string_view bytes) {
   return Status::Ok();
 }
 
-void ScrapeConnection::Finish() {
+void HttpConnection::Finish() {
   if (session_ != nullptr) SSL_shutdown(session_);
   ::shutdown(socket_.get(), SHUT_WR);
 }
 
-}  // namespace holdfast::coord
+}  // namespace holdfast

@@ -1,18 +1,21 @@
-#include "cli/cluster/health.h"
+#include "coordinator/view/health.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <utility>
 
-#include "cli/cluster/coordinator_client.h"
-#include "cli/core/text.h"
+#include "base/json/values.h"
+#include "coordinator/api/convert.h"
 #include "coordinator/api/node_warning.h"
 #include "coordinator/api/tier_fields.h"
 
-namespace holdfast::cli {
+namespace holdfast::view {
 
 namespace {
 
+using coord::FromProto;
 using coordinator::JobStatus;
 using coordinator::NodeStatus;
 
@@ -229,7 +232,8 @@ std::vector<Finding> Examine(const ClusterSnapshot& snapshot, int64_t stale_afte
     // The coordinator no longer knows which nodes and replicas exist, so nothing else is certain.
     return {{"INVARIANT_VIOLATED", HealthLevel::kError, "coordinator",
              "it commits nothing more, because an invariant is violated: " +
-                 snapshot.status.stopped_why()}};
+                 snapshot.status.stopped_why(),
+             "holdfast status -o json"}};
   }
   std::vector<Finding> findings = ExamineNodes(snapshot.status, snapshot.now_wall_nanos);
   for (const JobStatus& job : snapshot.status.jobs()) {
@@ -241,6 +245,7 @@ std::vector<Finding> Examine(const ClusterSnapshot& snapshot, int64_t stale_afte
     ExamineDisputes(snapshot, job, findings);
   }
   ExamineRuns(snapshot.runs, findings);
+  for (Finding& finding : findings) finding.next = NextCommand(finding.code, finding.subject);
   std::stable_sort(findings.begin(), findings.end(),
                    [](const Finding& a, const Finding& b) { return a.level > b.level; });
   return findings;
@@ -264,6 +269,43 @@ std::vector<Finding> ExamineNodes(const coordinator::GetStatusReply& status,
   return findings;
 }
 
+std::string NextCommand(const std::string& code, const std::string& subject) {
+  // {} is the name of the node or job.
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 25> kCommands{{
+      {"NODE_DOWN", "holdfast advise --without {}"},
+      {"DISK_FULL", "holdfast versions --sort size"},
+      {"DISK_FAILED", "holdfast advise --without {}"},
+      {"DISK_LOW", "holdfast versions --sort size"},
+      {"QUARANTINED_FILES", "holdfast nodes {} -o wide"},
+      {"NO_NODES", "holdfast doctor"},
+      {"NODE_REFUSED", "holdfast nodes {} -o wide"},
+      {"OTHER_LIFE", "holdfast adopt --dry-run"},
+      {"NOTHING_COMMITS", "holdfast versions {} --all"},
+      {"IO_URING_REFUSED", "holdfast doctor"},
+      {"KEEPER_LOST", "holdfast nodes {} -o wide"},
+      {"KEEPER_SHARED", "holdfast nodes {} -o wide"},
+      {"NODE_WARNING", "holdfast nodes {} -o wide"},
+      {"RANKS_MISSING", "holdfast runs {} -o wide"},
+      {"NO_CHECKPOINT", "holdfast versions {}"},
+      {"NOT_RESTORABLE", "holdfast versions {} -o wide"},
+      {"RESTORE_BEHIND", "holdfast versions {} -o wide"},
+      {"NOT_DURABLE", "holdfast versions {} -o wide"},
+      {"CHECKPOINT_STALE", "holdfast incidents --job {}"},
+      {"PEER_STALE", "holdfast versions {} -o wide"},
+      {"DISK_STALE", "holdfast nodes -o wide"},
+      {"UNDER_PROTECTED", "holdfast nodes -o wide"},
+      {"DISPUTED", "holdfast versions {} -o wide"},
+      {"NODE_QUARANTINED", "holdfast incidents"},
+      {"RUN_FAILED", "holdfast incidents --job {}"},
+  }};
+  const size_t space = subject.find(' ');
+  const std::string name = space == std::string::npos ? "" : subject.substr(space + 1);
+  for (const auto& [known, command] : kCommands) {
+    if (known == code) return fmt::format(fmt::runtime(command), name);
+  }
+  return "holdfast status " + (subject.starts_with("job ") ? name : "-o wide");
+}
+
 HealthLevel WorstLevel(const std::vector<Finding>& findings) {
   HealthLevel level = HealthLevel::kOk;
   for (const Finding& finding : findings) level = std::max(level, finding.level);
@@ -282,16 +324,4 @@ std::string NameOf(HealthLevel level) {
   return "HOLDFAST_ERR";
 }
 
-Tone ToneOf(HealthLevel level) {
-  switch (level) {
-    case HealthLevel::kOk:
-      return Tone::kGood;
-    case HealthLevel::kWarn:
-      return Tone::kWarn;
-    case HealthLevel::kError:
-      return Tone::kBad;
-  }
-  return Tone::kBad;
-}
-
-}  // namespace holdfast::cli
+}  // namespace holdfast::view

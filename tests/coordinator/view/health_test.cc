@@ -1,9 +1,9 @@
-#include "cli/cluster/health.h"
+#include "coordinator/view/health.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace holdfast::cli {
+namespace holdfast::view {
 namespace {
 
 using testing::ElementsAre;
@@ -302,4 +302,4 @@ TEST(HealthTest, ANewestVersionThatIsNotAtEveryTierIsAFinding) {
 }
 
 }  // namespace
-}  // namespace holdfast::cli
+}  // namespace holdfast::view
