@@ -4,7 +4,7 @@
 #include "base/tiers.h"
 #include "cli/core/text.h"
 
-namespace holdfast::cli {}
+namespace holdfast::cli {
 
 std::string VersionText(VersionId version) {
   return version == VersionId{} ? "-" : ToString(version);
