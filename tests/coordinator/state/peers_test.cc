@@ -172,7 +172,7 @@ TEST_F(PeersTest, WithoutAPlanTheReasonIsShown) {
          k.Join("b", "run-1", 1, 2);
        },
        "rank 1's agent on node b did not report the size of its slots"},
-      {"no listener",
+      {"no parity on a node",
        [](Harness& k) {
          k.Attach("a");
          k.peers = false;
@@ -181,7 +181,7 @@ TEST_F(PeersTest, WithoutAPlanTheReasonIsShown) {
          k.Join("a", "run-1", 0, 2);
          k.Join("b", "run-1", 1, 2);
        },
-       "node b has no listener for its peers"},
+       "node b has peers.enabled = false"},
       {"one node",
        [](Harness& k) {
          k.Attach("a");
