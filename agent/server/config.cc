@@ -74,8 +74,7 @@ void AgentConfig::Bind(ConfigSchema& schema) {
              "Skip a version whose parity takes longer than this.", 100, 3'600'000);
   peers.Bind(schema);
   schema.Add("remote.url", &remote_url,
-             "Directory of tier remote, which all nodes mount: file:///path. Empty: none. The "
-             "coordinator's [remote] says how often versions are copied there.");
+             "Directory of tier remote, which all nodes mount: file:///path. Empty: none.");
   schema.Add("remote.requests_in_flight", &remote_requests_in_flight,
              "Writes or reads in flight for each shard at tier remote.", 1, 1024);
   schema.Add("remote.shards_at_once", &remote_shards_at_once,

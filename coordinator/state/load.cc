@@ -93,7 +93,7 @@ Status LoadVersion(Context& context, const VersionRecord& record) {
   for (size_t i = 0; i < record.parity_digests.size(); ++i) {
     know(version.parity[i], record.parity_digests[i]);
   }
-  // No node reports the replicas of a shared tier when it attaches: the record says that each rank
+  // No node reports the replicas of a shared tier when it attaches: by the record, each rank
   // has one. A reader that does not find it reports that. The replicas of an earlier life of the
   // store are in the directory of that life, where agents do not look.
   const LifeId opened_in = lineage == job.lineages.end() ? LifeId{} : lineage->second.life;
