@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "agent/api/segment_layout.h"
+#include "base/clock.h"
 #include "base/ids.h"
 #include "base/invariant.h"
 #include "base/life.h"
@@ -102,7 +103,7 @@ class Arena {
   /// Connects to the node's keeper and adopts every segment of the keeper whose ledger is intact:
   /// sealed slots stay as they are (their bytes are NOT yet verified), leased ones become free.
   /// Segments that fail their checks are released and logged.
-  static Result<std::unique_ptr<Arena>> Open(const ArenaOptions& options);
+  static Result<std::unique_ptr<Arena>> Open(const ArenaOptions& options, Clock& clock);
   virtual ~Arena() = default;
 
   /// Returns the owner's segment with at least `slots` slots of `slot_bytes`, adopted or new (fully

@@ -49,7 +49,7 @@ std::vector<ImageRange> RangesOf(std::span<const WantedChunk> chunks) {
 Result<ShardSeal> DecodedChunks::ReadSeal() {
   Cancellation cancellation;
   const GroupAccess access = reach_.To(*plan_, key_.job, key_.version, incarnation_, cancellation);
-  auto seal = FetchSeal(access, key_.rank, Clock::Real().Now() + kSealTime);
+  auto seal = FetchSeal(access, key_.rank, reach_.clock.Now() + kSealTime);
   if (!seal) return Fail(AsGroupError(seal.error()));
   return seal;
 }
@@ -65,7 +65,7 @@ Status DecodedChunks::Read(const ShardSeal& seal, std::span<WantedChunk> chunks)
     HOLDFAST_CRASH_POINT("agent.mid_restore");
   };
   HOLDFAST_RETURN_IF_ERROR(AsGroupError(
-      DecodeRanges(access, seal.identity, ranges, count, Clock::Real().Now() + kDecodeTime)));
+      DecodeRanges(access, seal.identity, ranges, count, reach_.clock.Now() + kDecodeTime)));
   Status damage;
   for (WantedChunk& chunk : chunks) {
     if (chunk.done) continue;

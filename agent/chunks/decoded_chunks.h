@@ -14,6 +14,7 @@ struct GroupReach {
   std::string node;  // this node's name
   PeerSource& local;
   PeerTransport& transport;
+  Clock& clock;
 
   /// Returns access to a version at the members of `plan`. The arguments outlive it.
   GroupAccess To(const GroupPlan& plan, const std::string& job, VersionId version,
@@ -25,7 +26,8 @@ struct GroupReach {
             .incarnation = incarnation,
             .local = local,
             .transport = transport,
-            .cancellation = cancellation};
+            .cancellation = cancellation,
+            .clock = clock};
   }
 };
 

@@ -54,15 +54,15 @@ Result<std::unique_ptr<PeerStream>> PeerChunks::Open(const PeerRequest& request)
   if (place_.address.empty()) {
     return Fail(UnavailableError("the node has reported no peer address"));
   }
-  const Clock::TimePoint until = Clock::Real().Now() + kBusyTime;
+  const Clock::TimePoint until = clock_.Now() + kBusyTime;
   for (;;) {
-    auto stream = transport_.Open(place_.address, request, Clock::Real().Now() + kAnswerTime);
+    auto stream = transport_.Open(place_.address, request, clock_.Now() + kAnswerTime);
     if (stream) return stream;
     if (stream.error().code() != ErrorCode::kResourceExhausted) {
       return Fail(Explain(AsPeerError(stream.error())));
     }
-    if (Clock::Real().Now() >= until) return Fail(UnavailableError(stream.error().message()));
-    Clock::Real().SleepFor(kBusyPause);
+    if (clock_.Now() >= until) return Fail(UnavailableError(stream.error().message()));
+    clock_.SleepFor(kBusyPause);
   }
 }
 
@@ -73,7 +73,7 @@ Result<ShardSeal> PeerChunks::ReadSeal() {
   std::vector<std::byte> record;
   std::vector<std::byte> unit(kPeerUnitBytes);
   for (;;) {
-    const auto got = stream->Read(unit, Clock::Real().Now() + kStall);
+    const auto got = stream->Read(unit, clock_.Now() + kStall);
     if (!got) return Fail(AsPeerError(got.error()));
     if (*got == 0) return DecodeSeal(record);
     record.insert(record.end(), unit.begin(), unit.begin() + static_cast<ptrdiff_t>(*got));
@@ -128,7 +128,7 @@ size_t PeerChunks::ReadRun(const ShardSeal& seal, std::span<WantedChunk> run, St
 
 Status PeerChunks::ReadChunk(PeerStream& stream, std::span<std::byte> into) const {
   for (size_t done = 0; done < into.size();) {
-    const auto got = stream.Read(into.subspan(done), Clock::Real().Now() + kStall);
+    const auto got = stream.Read(into.subspan(done), clock_.Now() + kStall);
     if (!got && got.error().code() == ErrorCode::kDeadlineExceeded) {
       return UnavailableError(fmt::format("it sent nothing for {} s", kStall.count()));
     }

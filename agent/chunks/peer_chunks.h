@@ -19,10 +19,12 @@ struct PeerPlace {
 /// the collectives of its trainers. That node tracks its own damage, so this one reports none.
 class PeerChunks final : public ChunkSource {
  public:
-  /// `incarnation` is the job's current one; nodes refuse older ones. `transport` outlives the
-  /// source.
-  PeerChunks(PeerTransport& transport, PeerPlace place, ShardKey key, Incarnation incarnation)
+  /// `incarnation` is the job's current one; nodes refuse older ones. `transport` and `clock`
+  /// outlive the source.
+  PeerChunks(PeerTransport& transport, Clock& clock, PeerPlace place, ShardKey key,
+             Incarnation incarnation)
       : transport_(transport),
+        clock_(clock),
         place_(std::move(place)),
         key_(std::move(key)),
         incarnation_(incarnation) {}
@@ -46,6 +48,7 @@ class PeerChunks final : public ChunkSource {
   Status Explain(const Status& status) const;
 
   PeerTransport& transport_;
+  Clock& clock_;
   const PeerPlace place_;
   const ShardKey key_;
   const Incarnation incarnation_;

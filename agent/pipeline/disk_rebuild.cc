@@ -75,7 +75,7 @@ Status DecodeParityWindow(const RestoreTools& tools, const PrepareTask& prepare,
       tools.reach.To(*prepare.group, identity.job, identity.version, prepare.current, cancellation);
   const Status status = DecodeRanges(
       access, identity, ranges, [](uint64_t) { HOLDFAST_CRASH_POINT("agent.mid_restore"); },
-      Clock::Real().Now() + kWindowTime);
+      access.clock.Now() + kWindowTime);
   // IoError is reserved for this node's devices; here it comes from another node's device.
   if (status.code() == ErrorCode::kIoError) return DataLossError(status.message());
   HOLDFAST_RETURN_IF_ERROR(status);

@@ -73,8 +73,7 @@ void DiskSlots::StartFlush() {
 bool DiskSlots::AwaitFlushed(Clock::TimePoint deadline) {
   MutexLock lock(table_.mutex);
   while (!IsFlushed()) {
-    if (Clock::Real().Now() >= deadline) return false;
-    table_.changed.WaitUntil(table_.mutex, deadline);
+    if (!table_.changed.WaitUntil(table_.mutex, deadline)) return IsFlushed();
   }
   return true;
 }

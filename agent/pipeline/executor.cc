@@ -29,7 +29,7 @@ void Executor::Stop() {
     tasks_.clear();
     changed_.NotifyAll();
   }
-  for (std::thread& thread : threads_) {
+  for (Thread& thread : threads_) {
     if (thread.joinable()) thread.join();
   }
 }

@@ -3,11 +3,11 @@
 #include <deque>
 #include <functional>
 #include <set>
-#include <thread>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/mutex.h"
+#include "base/thread.h"
 
 namespace holdfast::agent {
 
@@ -36,7 +36,7 @@ class Executor {
   std::deque<std::function<void()>> tasks_ HOLDFAST_GUARDED_BY(mutex_);
   bool stopping_ HOLDFAST_GUARDED_BY(mutex_) = false;
   std::multiset<Clock::TimePoint> running_ HOLDFAST_GUARDED_BY(mutex_);  // when each began
-  std::vector<std::thread> threads_;
+  std::vector<Thread> threads_;
 };
 
 }  // namespace holdfast::agent

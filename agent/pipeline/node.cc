@@ -32,11 +32,11 @@ Node::Node(const NodeOptions& options, Arena& arena, Volume& volume, Coordinator
       stopped_ranks_(ranks_, link, warnings_),
       damage_(ranks_, volume, link, options.shared_tiers),
       shards_(ranks_, volume, damage_, options.shared_tiers),
-      peer_source_(options.node, ranks_, shards_, damage_, peers),
+      peer_source_(options.node, ranks_, shards_, damage_, peers, clock),
       reach_(peers, options.node, clock),
       workers_(kWorkers),
       background_(1),
-      restore_tools_{.reach = {options.node, peer_source_, peers},
+      restore_tools_{.reach = {options.node, peer_source_, peers, clock},
                      .volume = volume,
                      .local = shards_,
                      .link = link,
@@ -57,7 +57,7 @@ Node::Node(const NodeOptions& options, Arena& arena, Volume& volume, Coordinator
                .warnings = warnings_,
                .clock = clock},
               reach_, background_),
-      processes_(options.trainers_file),
+      processes_(options.trainers_file, options.processes),
       saves_(link, warnings_, loop_, sessions_, clock),
       preparer_(restore_tools_, options.prepare_wait_ms, loop_, ranks_, memory_, parity_, jobs_,
                 sessions_, options.copies_at_once),
@@ -71,7 +71,8 @@ Node::Node(const NodeOptions& options, Arena& arena, Volume& volume, Coordinator
                  .restores = restores_,
                  .readers = readers_,
                  .preparer = preparer_},
-                link, clock, loop_, sessions_, ranks_, jobs_, watched_, processes_),
+                link, clock, loop_, sessions_, ranks_, jobs_, watched_, processes_,
+                options.processes),
       release_(ranks_, memory_, parity_, sessions_, workers_, clock),
       job_service_({.jobs = jobs_,
                     .ranks = ranks_,
@@ -98,8 +99,8 @@ Status Node::Serve(UniqueFd listener) {
   if (!loop_.valid()) return ErrnoStatus(errno, "eventfd");
   trainers_.Listen(std::move(listener));
   processes_.Load();
-  loop_thread_ = std::thread([this] { RunLoop(); });
-  scrubber_ = std::make_unique<Scrubber>(options_.scrub, shards_, volume_, damage_);
+  loop_thread_ = Thread([this] { RunLoop(); });
+  scrubber_ = std::make_unique<Scrubber>(options_.scrub, shards_, volume_, damage_, clock_);
   return Status::Ok();
 }
 

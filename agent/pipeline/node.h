@@ -3,7 +3,6 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "agent/pipeline/adoption.h"
@@ -11,6 +10,7 @@
 #include "agent/pipeline/scrubber.h"
 #include "agent/pipeline/shared_tiers.h"
 #include "agent/pipeline/stopped_ranks.h"
+#include "base/thread.h"
 
 namespace holdfast::agent {
 
@@ -26,6 +26,7 @@ struct NodeOptions {
   uint32_t copies_at_once = 1;            // shards that are copied to shared tiers at the same time
   SeenLife seen_life = {};                // the life that the agent followed before its start
   int64_t prepare_wait_ms = 30'000;       // how long a PrepareShard waits for its rank to connect
+  ProcessTable& processes = ProcessTable::Kernel();
   /// For tests: called before memory is reserved.
   std::function<void(const SegmentOwner&)> before_reserve = {};
 };
@@ -118,7 +119,7 @@ class Node final : public DirectiveHandler {
   JobService job_service_;
 
   std::unique_ptr<Scrubber> scrubber_;
-  std::thread loop_thread_;
+  Thread loop_thread_;
 };
 
 }  // namespace holdfast::agent

@@ -158,11 +158,11 @@ Status ParityKeeper::Protect(const Work& work) {
     tools_.link.Report(RemovedReplica{{job_name_, old.version, identity.rank}, Tier::kMemory});
   }
   if (!slot) return slot.error();
-  const GroupReach reach{tools_.node, tools_.source, tools_.transport};
+  const GroupReach reach{tools_.node, tools_.source, tools_.transport, tools_.clock};
   const GroupAccess access = reach.To(work.plan, job_name_, identity.version,
                                       identity.version.incarnation, *work.cancellation);
   const Clock::TimePoint deadline =
-      Clock::Real().Now() + std::chrono::milliseconds(tools_.build_timeout_ms);
+      tools_.clock.Now() + std::chrono::milliseconds(tools_.build_timeout_ms);
   auto seal = BuildParity(access, identity.world, tools_.source.rows(),
                           (*memory)->segment.slot(*slot), tools_.clock, deadline);
   Status status = seal ? Status::Ok() : seal.error();

@@ -21,11 +21,8 @@ Status PeerSlots::CheckWait(const std::atomic<bool>& cancelled, Clock::TimePoint
   HOLDFAST_RETURN_IF_ERROR(table_.segment.invariants().error());
   if (table_.stopping) return CancelledError("the agent is stopping");
   if (cancelled.load()) return CancelledError("the wait was cancelled");
-  if (Clock::Real().Now() >= deadline) {
-    return DeadlineExceededError("the bytes were not available before the deadline");
-  }
-  table_.changed.WaitUntil(table_.mutex, deadline);
-  return Status::Ok();
+  if (table_.changed.WaitUntil(table_.mutex, deadline)) return Status::Ok();
+  return DeadlineExceededError("the bytes were not available before the deadline");
 }
 
 Result<uint32_t> PeerSlots::Follow(VersionId version, const std::atomic<bool>& cancelled,

@@ -212,7 +212,7 @@ Result<std::unique_ptr<PeerReader>> NodePeerSource::Open(const PeerRequest& requ
   }
   if (request.kind == PeerRequestKind::kParityRow) return rows_.Open(request);
   if (request.kind == PeerRequestKind::kDecode) {
-    return OpenDecoder(request, node_, *this, transport_);
+    return OpenDecoder(request, node_, *this, transport_, clock_);
   }
   return OpenShard(request);
 }

@@ -21,12 +21,13 @@ class NodePeerSource final : public PeerSource {
  public:
   /// `transport` connects to the peers that a decode needs. All arguments outlive the source.
   NodePeerSource(std::string node, RankRegistry& ranks, const LocalShards& shards,
-                 DamageTracker& damage, PeerTransport& transport)
+                 DamageTracker& damage, PeerTransport& transport, Clock& clock)
       : node_(std::move(node)),
         ranks_(ranks),
         shards_(shards),
         damage_(damage),
-        transport_(transport) {}
+        transport_(transport),
+        clock_(clock) {}
 
   Result<std::unique_ptr<PeerReader>> Open(const PeerRequest& request) override;
   /// Sets the job's current incarnation, as the coordinator reports it.
@@ -42,6 +43,7 @@ class NodePeerSource final : public PeerSource {
   const LocalShards& shards_;
   DamageTracker& damage_;
   PeerTransport& transport_;
+  Clock& clock_;
   RowExchange rows_;
   Mutex mutex_;
   std::map<std::string, Incarnation> incarnations_ HOLDFAST_GUARDED_BY(mutex_);

@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
-#include <thread>
 #include <vector>
 
 #include "agent/chunks/decoded_chunks.h"
@@ -15,6 +13,7 @@
 #include "agent/pipeline/sealer.h"
 #include "base/crash_point.h"
 #include "base/log.h"
+#include "base/thread.h"
 #include "base/tiers.h"
 #include "storage/format/chunk.h"
 #include "storage/format/image.h"
@@ -91,10 +90,10 @@ uint64_t FirstBadChunkOf(std::span<const std::byte> image, std::span<const uint3
                               crcs.subspan(first, std::min(chunks_each, crcs.size() - first)));
     if (bad[part] != kNoChunk) bad[part] += first;
   };
-  std::vector<std::thread> checkers;
+  std::vector<Thread> checkers;
   for (uint64_t part = 1; part < bad.size(); ++part) checkers.emplace_back(check, part);
   check(0);
-  for (std::thread& checker : checkers) checker.join();
+  for (Thread& checker : checkers) checker.join();
   return *std::min_element(bad.begin(), bad.end());
 }
 
@@ -165,7 +164,7 @@ Result<SourceList> SourcesOf(const RestoreTools& tools, const PrepareTask& prepa
         tools.reach, std::make_shared<GroupPlan>(*prepare.group), key, prepare.current));
   } else if (!IsShared(prepare.tier) && prepare.source_node != tools.node()) {
     sources.push_back(std::make_unique<PeerChunks>(
-        tools.reach.transport,
+        tools.reach.transport, tools.clock,
         PeerPlace{prepare.source_node, prepare.source_peer_address, prepare.tier}, key,
         prepare.current));
   } else {
@@ -221,7 +220,7 @@ Status RebuildParityInSlot(const RestoreTools& tools, RankSlots& slots,
                             RebuildParity(
                                 access, *position, identity.world, filling.memory(),
                                 [](uint64_t) { HOLDFAST_CRASH_POINT("agent.mid_restore"); },
-                                tools.clock, Clock::Real().Now() + kRebuildTime));
+                                tools.clock, tools.clock.Now() + kRebuildTime));
   HOLDFAST_RETURN_IF_ERROR(CheckDigest(prepare, seal));
   LogDecoded(seal);
   return SealFilled(tools, slots, prepare, filling, seal);

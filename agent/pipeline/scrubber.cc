@@ -10,9 +10,9 @@
 namespace holdfast::agent {
 
 Scrubber::Scrubber(const ScrubOptions& options, const LocalShards& shards, const Volume& volume,
-                   DamageTracker& damage)
-    : options_(options), shards_(shards), volume_(volume), damage_(damage) {
-  if (options_.bytes_per_s != 0) thread_ = std::thread([this] { Run(); });
+                   DamageTracker& damage, Clock& clock)
+    : options_(options), shards_(shards), volume_(volume), damage_(damage), clock_(clock) {
+  if (options_.bytes_per_s != 0) thread_ = Thread([this] { Run(); });
 }
 
 Scrubber::~Scrubber() {
@@ -29,9 +29,9 @@ Scrubber::Counts Scrubber::counts() const {
 }
 
 bool Scrubber::Pause(Clock::Duration time) {
-  const Clock::TimePoint until = Clock::Real().Now() + time;
+  const Clock::TimePoint until = clock_.Now() + time;
   MutexLock lock(mutex_);
-  while (!stopping_ && Clock::Real().Now() < until) changed_.WaitUntil(mutex_, until);
+  while (!stopping_ && clock_.Now() < until) changed_.WaitUntil(mutex_, until);
   return !stopping_;
 }
 
@@ -43,10 +43,10 @@ bool Scrubber::Pace(uint64_t bytes) {
 
 void Scrubber::Run() {
   while (Pause(std::chrono::milliseconds(options_.pause_ms))) {
-    const Clock::TimePoint begin = Clock::Real().Now();
+    const Clock::TimePoint begin = clock_.Now();
     const uint64_t before = bytes_.load();
     Pass();
-    const auto took = std::chrono::duration<double>(Clock::Real().Now() - begin);
+    const auto took = std::chrono::duration<double>(clock_.Now() - begin);
     ++passes_;
     Log(LogLevel::kDebug, "Scrubbed",
         {Kv("bytes", bytes_.load() - before), Kv("seconds", took.count()),

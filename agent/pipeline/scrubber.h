@@ -2,7 +2,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <thread>
 #include <vector>
 
 #include "agent/pipeline/damage_tracker.h"
@@ -10,6 +9,7 @@
 #include "base/clock.h"
 #include "base/ids.h"
 #include "base/mutex.h"
+#include "base/thread.h"
 #include "storage/volume/volume.h"
 
 namespace holdfast::agent {
@@ -32,7 +32,7 @@ class Scrubber {
 
   /// Starts the thread. The arguments outlive the scrubber.
   Scrubber(const ScrubOptions& options, const LocalShards& shards, const Volume& volume,
-           DamageTracker& damage);
+           DamageTracker& damage, Clock& clock);
   ~Scrubber();
 
   Counts counts() const;
@@ -51,13 +51,14 @@ class Scrubber {
   const LocalShards& shards_;
   const Volume& volume_;
   DamageTracker& damage_;
+  Clock& clock_;
   std::atomic<uint64_t> passes_{0};
   std::atomic<uint64_t> bytes_{0};
   std::atomic<uint64_t> damaged_{0};
   Mutex mutex_;
   CondVar changed_;
   bool stopping_ HOLDFAST_GUARDED_BY(mutex_) = false;
-  std::thread thread_;
+  Thread thread_;
 };
 
 }  // namespace holdfast::agent

@@ -4,12 +4,12 @@
 
 #include <algorithm>
 #include <atomic>
-#include <thread>
 #include <utility>
 
 #include "agent/chunks/decoded_chunks.h"
 #include "agent/chunks/peer_chunks.h"
 #include "base/log.h"
+#include "base/thread.h"
 #include "storage/format/image.h"
 
 namespace holdfast::agent {
@@ -74,15 +74,15 @@ Status VersionReader::FindPlaces() {
   }
   MutexLock lock(mutex_);
   located_ = std::move(located);
-  found_at_ = Clock::Real().Now();
+  found_at_ = tools_.clock.Now();
   return Status::Ok();
 }
 
 void VersionReader::RefreshPlaces() {
   {
     MutexLock lock(mutex_);
-    if (Clock::Real().Now() - found_at_ < kRefreshInterval) return;
-    found_at_ = Clock::Real().Now();  // keeps other threads from doing the same
+    if (tools_.clock.Now() - found_at_ < kRefreshInterval) return;
+    found_at_ = tools_.clock.Now();  // keeps other threads from doing the same
   }
   const Status found = FindPlaces();
   if (!found.ok()) Log(LogLevel::kDebug, "ReplicasNotLocated", {Kv("error", found.ToString())});
@@ -106,10 +106,10 @@ Status VersionReader::LoadShards() {
       if (!outcome->ok()) next = shards_.size();
     }
   };
-  std::vector<std::thread> loaders;
+  std::vector<Thread> loaders;
   for (size_t i = 1; i < outcomes.size(); ++i) loaders.emplace_back(load, &outcomes[i]);
   load(&outcomes[0]);
-  for (std::thread& loader : loaders) loader.join();
+  for (Thread& loader : loaders) loader.join();
   for (const Status& outcome : outcomes) HOLDFAST_RETURN_IF_ERROR(outcome);
   return Status::Ok();
 }
@@ -168,7 +168,7 @@ SourceList VersionReader::SourcesOf(
       sources.push_back(tools_.local.Source(key, place.tier));
     } else {
       sources.push_back(std::make_unique<PeerChunks>(
-          tools_.reach.transport, PeerPlace{place.node, place.peer_address, place.tier}, key,
+          tools_.reach.transport, tools_.clock, PeerPlace{place.node, place.peer_address, place.tier}, key,
           incarnation_));
     }
   }
@@ -181,7 +181,7 @@ SourceList VersionReader::SourcesOf(
 
 Status VersionReader::TrySources(Rank rank, const std::function<Status(SourceSelector&)>& take) {
   const ShardKey key{job_, version_, rank};
-  const Clock::TimePoint deadline = Clock::Real().Now() + kReadTime;
+  const Clock::TimePoint deadline = tools_.clock.Now() + kReadTime;
   for (uint32_t losses = 0;;) {
     const std::shared_ptr<const Located> where = located();
     SourceSelector selector(key, where->digests[rank.value], where->sources[rank.value],
@@ -192,11 +192,11 @@ Status VersionReader::TrySources(Rank rank, const std::function<Status(SourceSel
     if (taken.ok() || taken.code() == ErrorCode::kCancelled) return taken;
     // After a few rounds with damage only, do not wait for a repair.
     const bool damaged = taken.code() == ErrorCode::kDataLoss && ++losses > kLossesMax;
-    if (damaged || Clock::Real().Now() + kRetryPause >= deadline) {
+    if (damaged || tools_.clock.Now() + kRetryPause >= deadline) {
       return taken.WithContext(
           fmt::format("rank {} of version {}", rank.value, ToString(version_)));
     }
-    Clock::Real().SleepFor(kRetryPause);
+    tools_.clock.SleepFor(kRetryPause);
     Status found = FindPlaces();
     // Of all errors, only Unavailable is worth another round.
     if (!found.ok() && found.code() != ErrorCode::kUnavailable) return found;

@@ -217,7 +217,7 @@ Status AgentApplication::Open() {
   arena.budget_bytes = config_.arena_bytes;
   arena.run_dir = config_.run_dir;
   arena.start_keeper = config_.start_keeper;
-  HOLDFAST_ASSIGN_OR_RETURN(arena_, Arena::Open(arena));
+  HOLDFAST_ASSIGN_OR_RETURN(arena_, Arena::Open(arena, Clock::Real()));
 
   GrpcLinkOptions link;
   link.cluster = config_.cluster;
@@ -285,7 +285,7 @@ Status AgentApplication::Serve() {
                                                coord::kDataMessageBytesMax, kDataThreadsMax));
   data_address_ = listen.ToString();
   HOLDFAST_ASSIGN_OR_RETURN(UniqueFd trainers,
-                            ListenUnix(config_.run_dir + "/agent.sock", kTrainerSocketMode));
+                            ListenUnix(config_.run_dir + "/agent.sock", kTrainerSocketMode, Clock::Real()));
   HOLDFAST_RETURN_IF_ERROR(node_->Serve(std::move(trainers)));
   // Attach only after memory was verified, so that the first inventory contains its shards.
   if (!node_->AwaitAdopted(kAdoptWaitMs)) {

@@ -131,7 +131,7 @@ Result<std::unique_ptr<Applier>> Applier::Start(std::string cluster, StateOption
   applier->last_wake_ = clock.Now();
   applier->at_ = {applier->last_wake_, clock.WallNanos()};
   if (startup == Startup::kNeedsStore) HOLDFAST_RETURN_IF_ERROR(applier->Load());
-  applier->thread_ = std::thread([raw = applier.get()] { raw->Run(); });
+  applier->thread_ = Thread([raw = applier.get()] { raw->Run(); });
   return applier;
 }
 

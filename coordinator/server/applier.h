@@ -7,12 +7,12 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/invariant.h"
 #include "base/mutex.h"
+#include "base/thread.h"
 #include "coordinator/restart/supervisor.h"
 #include "coordinator/server/attendance.h"
 #include "coordinator/state/state.h"
@@ -147,7 +147,7 @@ class Applier {
   Clock::TimePoint reload_at_;
   std::string load_error_;  // last one, logged once
 
-  std::thread thread_;
+  Thread thread_;
 };
 
 }  // namespace holdfast::coord

@@ -5,11 +5,11 @@
 #include <memory>
 #include <set>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/mutex.h"
+#include "base/thread.h"
 #include "coordinator/api/coordinator.pb.h"
 #include "coordinator/detect/detector.h"
 #include "coordinator/restart/run_events.h"
@@ -99,7 +99,7 @@ class Watcher {
   Clock::TimePoint last_evaluation_ HOLDFAST_GUARDED_BY(mutex_);
   Clock::TimePoint settled_at_ HOLDFAST_GUARDED_BY(mutex_);
   bool stopping_ HOLDFAST_GUARDED_BY(mutex_) = false;
-  std::thread thread_;
+  Thread thread_;
 };
 
 }  // namespace holdfast::coord

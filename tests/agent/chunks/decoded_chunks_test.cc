@@ -32,7 +32,7 @@ class DecodedWorld final : public SourceWorld {
     members_[1].has_data = members_[1].has_parity = true;
     const auto left = std::make_shared<GroupPlan>(*GroupPlan::Make(members_, 1));
     shard_ = network_.nodes["n0"]->shards[Rank{0}];
-    const GroupReach reach{"n1", *network_.nodes["n1"], network_};
+    const GroupReach reach{"n1", *network_.nodes["n1"], network_, Clock::Real()};
     source_ =
         std::make_unique<DecodedChunks>(reach, left, shard_.seal.identity.key(), Incarnation{3});
     unknown_ = std::make_unique<DecodedChunks>(reach, left, ShardKey{"gpt", kVersion, Rank{50}},
@@ -64,7 +64,7 @@ class DecodedWorld final : public SourceWorld {
     Shard parity;
     parity.bytes.resize(image->image_bytes());
     Cancellation cancellation;
-    const GroupReach reach{plan.members()[position].node, node, network_};
+    const GroupReach reach{plan.members()[position].node, node, network_, Clock::Real()};
     auto seal = BuildParity(reach.To(plan, "gpt", kVersion, kVersion.incarnation, cancellation),
                             kWorld, node.rows, parity.bytes, Clock::Real(),
                             Clock::Real().Now() + std::chrono::seconds(30));

@@ -86,7 +86,7 @@ class PeerChunksTest : public testing::Test {
     chunks_ = ChunksOf(seal_, 0, bytes_);
   }
   PeerChunks At(const std::string& address) {
-    return {*transport_, {"n1", address, Tier::kMemory}, kShardId.key(), kCurrent};
+    return {*transport_, Clock::Real(), {"n1", address, Tier::kMemory}, kShardId.key(), kCurrent};
   }
   PeerChunks Source() { return At(server_->address()); }
 
@@ -180,7 +180,7 @@ TEST_F(PeerChunksTest, IdleConnectionsOfOtherNodesDoNotKeepAReaderOut) {
   std::vector<std::unique_ptr<PeerTransport>> others;
   for (int i = 0; i < 5; ++i) {
     others.push_back(*ConnectAs(fmt::format("n{}", 10 + i)));
-    PeerChunks source(*others.back(), {"n1", server_->address(), Tier::kMemory}, kShardId.key(),
+    PeerChunks source(*others.back(), Clock::Real(), {"n1", server_->address(), Tier::kMemory}, kShardId.key(),
                       kCurrent);
     const auto begin = Clock::Real().Now();
     const auto seal = source.ReadSeal();

@@ -100,7 +100,7 @@ class TestNode final : public PeerSource {
   Result<std::unique_ptr<PeerReader>> Open(const PeerRequest& request) override {
     if (request.kind == PeerRequestKind::kParityRow) return rows.Open(request);
     if (request.kind == PeerRequestKind::kDecode) {
-      return OpenDecoder(request, name_, *this, transport_);
+      return OpenDecoder(request, name_, *this, transport_, Clock::Real());
     }
     auto found = shards.find(request.rank);
     if (found == shards.end() || request.version != kVersion) {
@@ -204,7 +204,7 @@ class Group {
     const GroupPlan plan = PlanOfAll();
     Cancellation cancellation;
     const GroupAccess access{plan,           NameOf(position), "gpt",    kVersion,
-                             Incarnation{3}, node(position),   network_, cancellation};
+                             Incarnation{3}, node(position),   network_, cancellation, Clock::Real()};
     const uint64_t begin = chunk * kChunkBytes;
     std::vector<std::byte> bytes(std::min(kChunkBytes, shard.bytes.size() - begin));
     const ImageRange range{begin, bytes};
@@ -277,7 +277,7 @@ class Group {
     Cancellation cancellation;
     const GroupAccess access{*plan_,   NameOf(position),     "gpt",
                              kVersion, kVersion.incarnation, node(position),
-                             network_, cancellation};
+                             network_, cancellation, Clock::Real()};
     HOLDFAST_ASSIGN_OR_RETURN(
         parity.seal, BuildParity(access, kWorld, node(position).rows, parity.bytes, Clock::Real(),
                                  Clock::Real().Now() + timeout));
@@ -291,7 +291,7 @@ class Group {
       for (const PlanRank& rank : plan.members()[position].ranks) {
         Cancellation cancellation;
         const GroupAccess access{plan,           "fresh", "gpt",    kVersion,
-                                 Incarnation{3}, fresh,   network_, cancellation};
+                                 Incarnation{3}, fresh,   network_, cancellation, Clock::Real()};
         const auto deadline = Clock::Real().Now() + std::chrono::seconds(30);
         HOLDFAST_ASSIGN_OR_RETURN(const ShardSeal seal, FetchSeal(access, rank.rank, deadline));
         const Shard& original = node->shards.at(rank.rank);
@@ -314,7 +314,7 @@ class Group {
     const Shard& original = original_node.shards.at(ParityRank(plan.members()[position].number));
     Cancellation cancellation;
     const GroupAccess access{plan,           "fresh", "gpt",    kVersion,
-                             Incarnation{3}, fresh,   network_, cancellation};
+                             Incarnation{3}, fresh,   network_, cancellation, Clock::Real()};
     std::vector<std::byte> image(original.bytes.size(), std::byte{0x5A});
     HOLDFAST_ASSIGN_OR_RETURN(const ShardSeal seal,
                               RebuildParity(

@@ -40,7 +40,8 @@ class NodeWorld : public PartsTest, public SourceWorld {
     shards_ = std::make_unique<LocalShards>(*ranks_, *volume_, *damage_);
     transport_ = *ConnectAs("node-1");
     peer_source_ =
-        std::make_unique<NodePeerSource>("node-0", *ranks_, *shards_, *damage_, *transport_);
+        std::make_unique<NodePeerSource>("node-0", *ranks_, *shards_, *damage_, *transport_,
+                                         Clock::Real());
     server_ = *ServeAt(*peer_source_);
     image_ = MakeImage(kShardId, 4'500'000);
     seal_.identity = kShardId;
@@ -88,7 +89,7 @@ class NodeWorld : public PartsTest, public SourceWorld {
     }
   }
   std::unique_ptr<ChunkSource> FromPeer(const ShardKey& key, Incarnation current) {
-    return std::make_unique<PeerChunks>(*transport_, PeerPlace{"node-0", server_->address(), tier_},
+    return std::make_unique<PeerChunks>(*transport_, Clock::Real(), PeerPlace{"node-0", server_->address(), tier_},
                                         key, current);
   }
   void Truncate(uint64_t bytes) {

@@ -384,7 +384,7 @@ Result<TestTrainer> TestTrainer::Connect(const std::string& socket, const Option
   MessageHeader header{};
   do {  // while memory is being reserved, progress notices come first
     HOLDFAST_ASSIGN_OR_RETURN(packet,
-                              ReceivePacket(trainer.socket_.get(), kMessageBytesMax, 20'000));
+                              AwaitPacket(trainer.socket_.get(), kMessageBytesMax, 20'000, Clock::Real()));
     HOLDFAST_ASSIGN_OR_RETURN(header, CheckPacket(packet.bytes));
   } while (header.type == MessageType::kNotice);
   if (header.type == MessageType::kReply) {
@@ -423,7 +423,7 @@ SlotProgress& TestTrainer::progress(uint32_t index) {
 
 Result<std::vector<std::byte>> TestTrainer::Receive(int timeout_ms) {
   HOLDFAST_ASSIGN_OR_RETURN(ReceivedPacket packet,
-                            ReceivePacket(socket_.get(), kMessageBytesMax, timeout_ms));
+                            AwaitPacket(socket_.get(), kMessageBytesMax, timeout_ms, Clock::Real()));
   if (packet.bytes.empty()) return Fail(UnavailableError("the agent closed the connection"));
   HOLDFAST_ASSIGN_OR_RETURN(const MessageHeader header, CheckPacket(packet.bytes));
   if (!packet.fds.empty()) last_fd_ = std::move(packet.fds[0]);
@@ -552,7 +552,7 @@ TestNode::~TestNode() {
 void TestNode::KillKeeper() { KillKeeperIn(dir_); }
 
 void KillKeeperIn(const std::string& run_dir) {
-  auto keeper = KeeperClient::Connect(run_dir);
+  auto keeper = KeeperClient::Connect(run_dir, Clock::Real());
   if (!keeper) return;
   auto usage = keeper->Usage();
   if (!usage || usage->pid <= 1) return;
@@ -577,7 +577,7 @@ Status TestNode::Start() {
   arena_options.run_dir = dir_;
   const char* bin = ::getenv("HOLDFAST_BIN_DIR");
   arena_options.keeper_binary = std::string(bin != nullptr ? bin : ".") + "/holdfast-keeper";
-  HOLDFAST_ASSIGN_OR_RETURN(arena, Arena::Open(arena_options));
+  HOLDFAST_ASSIGN_OR_RETURN(arena, Arena::Open(arena_options, Clock::Real()));
   NodeOptions node_options;
   node_options.node = "node-0";
   node_options.trainers_file = dir_ + "/trainers";
@@ -588,7 +588,7 @@ Status TestNode::Start() {
   node_options.before_reserve = options_.before_reserve;
   node = std::make_unique<Node>(node_options, *arena, *volume, coordinator, peers, Clock::Real());
   node->Adopt();
-  HOLDFAST_ASSIGN_OR_RETURN(UniqueFd listener, ListenUnix(socket(), 0666));
+  HOLDFAST_ASSIGN_OR_RETURN(UniqueFd listener, ListenUnix(socket(), 0666, Clock::Real()));
   HOLDFAST_RETURN_IF_ERROR(node->Serve(std::move(listener)));
   if (!node->AwaitAdopted(20'000)) return DeadlineExceededError("adoption");
   coordinator.SetHandler(node.get());

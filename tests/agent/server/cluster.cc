@@ -161,7 +161,7 @@ Status TestCluster::StartAgent(int node, const std::string& crash,
 }
 
 void TestCluster::KillKeeper(int node) {
-  auto keeper = KeeperClient::Connect(NodeDir(node) + "/run");
+  auto keeper = KeeperClient::Connect(NodeDir(node) + "/run", Clock::Real());
   if (!keeper) return;
   auto usage = keeper->Usage();
   if (!usage || usage->pid <= 1) return;

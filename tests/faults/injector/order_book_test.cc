@@ -214,7 +214,7 @@ TEST(ServersTest, TheListenerOfASocketIsFound) {
   fs::create_directories(folder);
   const std::string self = fs::read_symlink("/proc/self/exe").filename();
   EXPECT_FALSE(ServerAt("unix:" + folder + "/agent.sock", self).has_value());
-  const auto socket = agent::ListenUnix(folder + "/agent.sock", 0600);
+  const auto socket = agent::ListenUnix(folder + "/agent.sock", 0600, Clock::Real());
   ASSERT_TRUE(socket.has_value());
   EXPECT_EQ(ServerAt("unix:" + folder + "/agent.sock", self)->pid, ::getpid());
   // Another program that listens there is not killed.
