@@ -5,14 +5,13 @@
 #include <ucontext.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
 
 namespace holdfast {
 namespace {
 constexpr size_t kStackBytes = 512 << 10;
 constexpr size_t kGuardBytes = 4096;
-constexpr uint64_t kStepsMax = 30'000'000;
+constexpr uint64_t kStepsMax = 5'000'000;
 
 /// Stacks are used again: mapping a new one for each thread would dominate short simulations.
 std::vector<void*>& FreeStacks() {
@@ -41,8 +40,9 @@ struct SimScheduler::Fiber {
   SimProcess* process = nullptr;
   std::function<void()> body;
   void* stack = nullptr;
-  ucontext_t context{};
-  ucontext_t* loop = nullptr;
+  ucontext_t context{};  // until its first step
+  bool begun = false;
+  std::jmp_buf saved{};
   const void* object = nullptr;  // that it waits for
   bool blocked = false;
   bool notified = false;
@@ -100,8 +100,8 @@ void SimScheduler::Enter() {
 }
 
 void SimScheduler::Switch() {
-  Fiber* fiber = current_;
-  ::swapcontext(&fiber->context, fiber->loop);
+  // Without the signal mask, which swapcontext() would save with two system calls.
+  if (_setjmp(current_->saved) == 0) _longjmp(loop_, 1);
 }
 
 SimProcess* SimScheduler::current_process() const {
@@ -240,15 +240,22 @@ bool SimScheduler::SkipIdleTime() {
   return true;
 }
 
+/// Runs the current thread until it switches back. Has no local variables, which the jump would not
+/// restore.
+void SimScheduler::Resume() {
+  if (_setjmp(loop_) != 0) return;
+  if (current_->begun) _longjmp(current_->saved, 1);
+  current_->begun = true;
+  ::setcontext(&current_->context);
+}
+
 void SimScheduler::Step(Fiber* fiber) {
   ++steps_;
   ++fiber->process->steps;
   AddToTrace(fiber->id * 1'000'003 + static_cast<uint64_t>(now_.time_since_epoch().count()));
-  ucontext_t loop{};
-  fiber->loop = &loop;
   current_ = fiber;
   g_entering = this;
-  ::swapcontext(&loop, &fiber->context);
+  Resume();
   current_ = nullptr;
   now_ += Clock::Duration(1 + order_.Below(options_.step_ns_max));
   if (!step_waiters_.empty()) WakeStepWaiter(*fiber->process);

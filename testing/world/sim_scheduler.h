@@ -1,5 +1,6 @@
 #pragma once
 
+#include <csetjmp>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -92,6 +93,7 @@ class SimScheduler final : public Scheduler {
   void WakeExpired();
   /// Advances the time to the next deadline. Returns false if there is none.
   bool SkipIdleTime();
+  void Resume();
   void Step(Fiber* fiber);
   void WakeStepWaiter(const SimProcess& process);
   static void Enter();
@@ -115,6 +117,7 @@ class SimScheduler final : public Scheduler {
   std::vector<StepWaiter> step_waiters_;
   Fiber* next_ = nullptr;     // runs before all others
   Fiber* current_ = nullptr;  // nullptr: the loop runs
+  std::jmp_buf loop_{};
   char polls_ = 0;            // its address stands for all descriptors
 };
 

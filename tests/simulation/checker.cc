@@ -95,6 +95,7 @@ void Checker::OnLineage(const coord::Mutation& mutation) {
 }
 
 void Checker::OnDecision(const std::string& job, JobView& view, std::optional<VersionId> version) {
+  view.decided.insert(view.incarnation);
   const auto required = Required(view);
   if (demand_newest_ && required) {
     ++counts_.demanded;
@@ -163,17 +164,40 @@ bool Checker::IsOfRun(const std::string& job, VersionId version, uint64_t run) c
   return found != runs.end() && found->second == version.incarnation;
 }
 
-void Checker::OnStoreReplaced(bool copy) {
+void Checker::OnStoreReplaced(const std::map<std::string, std::string, std::less<>>& records) {
   for (auto& [name, view] : jobs_) {
     view.tiers.clear();
     view.newest.clear();
     view.parity.clear();
     view.incarnation = {};
+    view.restored.clear();
+    view.decided.clear();
   }
-  if (!copy) runs_.clear();
-  store_lost_ = !copy;
+  store_lost_ = records.empty();
+  if (store_lost_) runs_.clear();
   adopted_ = false;
   notified_.clear();
+  for (const auto& [key, value] : records) {
+    if (const auto version = coord::DecodeVersion(key, value)) {
+      jobs_[version->job].tiers[version->version] =
+          version->phase == coord::Phase::kCommitted ? version->tiers : 0;
+    } else if (const auto lineage = coord::DecodeLineage(key, value)) {
+      Incarnation& newest = jobs_[lineage->job].incarnation;
+      newest = std::max(newest, lineage->incarnation);
+    }
+  }
+}
+
+void Checker::OnForgotten(const std::string& job) {
+  JobView& view = jobs_[job];
+  view.tiers.clear();
+  view.newest.clear();
+  view.incarnation = {};
+}
+
+bool Checker::MustRestore(const std::string& job) const {
+  auto found = jobs_.find(job);
+  return found != jobs_.end() && Required(found->second).has_value();
 }
 
 void Checker::OnMemoryLost(const std::string& node) {
@@ -212,7 +236,8 @@ void Checker::OnReplicaGone(const std::string& node, const ShardKey& key, Tier t
   if (found != replicas_.end()) found->second.erase(node);
 }
 
-void Checker::OnRestored(const std::string& job, uint64_t run, uint32_t rank,
+void Checker::OnRestored(const std::string& job, uint64_t run, Incarnation incarnation,
+                         uint32_t rank,
                          std::optional<VersionId> version, std::optional<uint64_t> saved_by) {
   ++(version ? counts_.restores : counts_.fresh);
   JobView& view = jobs_[job];
@@ -224,7 +249,8 @@ void Checker::OnRestored(const std::string& job, uint64_t run, uint32_t rank,
     Fail(fmt::format("{}, run {}: rank {} restored {}, another rank {}", job, run, rank,
                      name(version), name(found->second.version)));
   }
-  if (version && store_lost_ && !adopted_ && !runs_.contains({job, *saved_by})) {
+  const bool decided = view.decided.contains(incarnation);
+  if (version && decided && store_lost_ && !adopted_ && !runs_.contains({job, *saved_by})) {
     Fail(fmt::format("{}, run {}: rank {} restored {}, which run {} saved before the store was "
                      "lost",
                      job, run, rank, ToString(*version), *saved_by));

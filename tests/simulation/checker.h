@@ -22,8 +22,10 @@ class Checker {
   // ---- what happens ----
   /// The coordinator's store has applied these changes.
   void OnStored(std::span<const coord::Mutation> mutations);
-  /// The store was lost (`copy` false) or replaced by an older copy.
-  void OnStoreReplaced(bool copy);
+  /// The store was lost, or replaced by an older copy with these records.
+  void OnStoreReplaced(const std::map<std::string, std::string, std::less<>>& records);
+  /// An operator has removed the job.
+  void OnForgotten(const std::string& job);
   void OnAdopted() { adopted_ = true; }
   void OnMemoryLost(const std::string& node);
   void OnDiskLost(const std::string& node);
@@ -35,12 +37,13 @@ class Checker {
   void OnRunStarted(const std::string& job, uint64_t run) { runs_.insert({job, run}); }
   /// A rank has read all bytes of its shard, or of all shards, or begins fresh. `saved_by`: the
   /// run whose bytes they are.
-  void OnRestored(const std::string& job, uint64_t run, uint32_t rank,
+  void OnRestored(const std::string& job, uint64_t run, Incarnation incarnation, uint32_t rank,
                   std::optional<VersionId> version, std::optional<uint64_t> saved_by);
   /// A trainer process was told that a version is committed.
   /// Remembers which run has an incarnation.
   void OnJoined(const std::string& job, uint64_t run, Incarnation incarnation) {
     jobs_[job].runs[run] = incarnation;
+    runs_.insert({job, run});
   }
   void OnNotified(pid_t pid, VersionId version, Tier tier);
   void Fail(std::string problem);
@@ -49,6 +52,8 @@ class Checker {
 
   // ---- what is known ----
   const std::vector<std::string>& problems() const { return problems_; }
+  /// Whether a version of the job must be restorable.
+  bool MustRestore(const std::string& job) const;
   /// Returns the newest version of a job that is committed at the tier; nullopt: none.
   std::optional<VersionId> NewestAt(const std::string& job, Tier tier) const;
   bool IsOfRun(const std::string& job, VersionId version, uint64_t run) const;
@@ -82,6 +87,7 @@ class Checker {
     std::map<uint64_t, Restored> restored;  // by run
     std::map<uint64_t, Incarnation> runs;
     std::map<Incarnation, uint32_t> parity;
+    std::set<Incarnation> decided;  // in this life of the store
     Incarnation incarnation;
   };
 

@@ -114,7 +114,7 @@ void CoordinatorHost::LoseStore() {
   world_.Trace("the coordinator's store is lost");
   data_.clear();
   copy_.clear();
-  world_.checker.OnStoreReplaced(/*copy=*/false);
+  world_.checker.OnStoreReplaced({});
 }
 
 void CoordinatorHost::RestoreCopy() {
@@ -126,7 +126,7 @@ void CoordinatorHost::RestoreCopy() {
   data_[std::string(coord::kEpochKey)] =
       coord::EncodeEpoch(Epoch{epoch->value + coord::kBackupEpochs});
   data_[std::string(coord::kLifeKey)] = coord::EncodeLife(NewLife());
-  world_.checker.OnStoreReplaced(/*copy=*/true);
+  world_.checker.OnStoreReplaced(data_);
 }
 
 }  // namespace holdfast::simulation

@@ -95,6 +95,8 @@ void Job::Main() {
     }
     EndRun(/*in_order=*/false);
     world_.clock.SleepFor(milliseconds(world_.random.Below(600)));
+    const bool useless = run->refusals > 3 && !world_.checker.MustRestore(name_);
+    if (useless && !stopping_ && world_.random.OneIn(2)) Forget();
   }
   stopped_ = true;
 }
@@ -103,6 +105,26 @@ std::shared_ptr<Run> Job::StartLast() {
   const uint32_t world = last_world_ == 0 ? 1 : last_world_;
   StartRun(world, 100'000, false);
   return run_;
+}
+
+void Job::Forget() {
+  world_.Trace(name_ + " is forgotten: " + (run_ != nullptr ? run_->refusal : ""));
+  EndRun(/*in_order=*/false);
+  for (int attempt = 0; attempt < 30; ++attempt) {
+    const auto coordinator = world_.coordinator.life();
+    auto outcome = std::make_shared<std::optional<Status>>();
+    if (coordinator != nullptr) {
+      const coord::RequestId id = coordinator->applier->NextId();
+      coordinator->applier->Submit(
+          coord::Event(coord::JobForgotten{id, name_}), id, [outcome](const coord::Reply* reply) {
+            *outcome = reply != nullptr ? reply->outcome : UnavailableError("try again");
+          });
+    }
+    world_.clock.SleepFor(seconds(1));
+    if (!*outcome || !(*outcome)->ok()) continue;
+    world_.checker.OnForgotten(name_);
+    return;
+  }
 }
 
 bool Job::KillOne() {

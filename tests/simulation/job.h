@@ -26,6 +26,9 @@ class Job {
   Trainer* AnyTrainer();
   const std::string& name() const { return name_; }
   bool AllEnded() const;
+  /// An operator removes the job, whose versions are all lost. Blocks.
+  void Forget();
+  const Run* run() const { return run_.get(); }
   uint64_t runs() const { return next_run_ - 1; }
 
  private:

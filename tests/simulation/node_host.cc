@@ -17,6 +17,9 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 constexpr uint64_t kArenaBytes = 1ULL << 30;
 
+/// Addresses are "<node>:1".
+std::string NodeAt(const std::string& address) { return address.substr(0, address.find(':')); }
+
 /// A thread of one node while it is in another one.
 class Visit {
  public:
@@ -39,7 +42,7 @@ class Route {
 
   Result<Visit> To(const std::string& address, Clock::TimePoint deadline) const {
     HOLDFAST_RETURN_IF_ERROR(Travel(address, nullptr, deadline));
-    const NodeHost* host = world_.Find(address);
+    const NodeHost* host = world_.Find(NodeAt(address));
     if (host == nullptr || !host->up()) return Fail(UnavailableError(address + " does not answer"));
     return Visit(host->life());
   }
@@ -48,7 +51,7 @@ class Route {
                 Clock::TimePoint deadline) const {
     world_.clock.SleepFor(world_.network.Delay());
     while (!*dead_ && (host == nullptr || !*host->dead)) {
-      const bool cut = world_.network.IsCutOff(self_) || world_.network.IsCutOff(address);
+      const bool cut = world_.network.IsCutOff(self_) || world_.network.IsCutOff(NodeAt(address));
       const bool paused = host != nullptr && host->process.paused_until > world_.scheduler.Now();
       if (!cut && !paused) {
         return world_.network.Lost() ? UnavailableError("the connection broke") : Status::Ok();
@@ -79,9 +82,9 @@ class SimPeerStream final : public agent::PeerStream {
         reader_(std::move(reader)),
         at_(request.offset),
         left_(request.bytes) {
-    visit_.host().readers.insert(reader_.get());
+    visit_.host().readers.insert(reader_);
   }
-  ~SimPeerStream() override { visit_.host().readers.erase(reader_.get()); }
+  ~SimPeerStream() override { visit_.host().readers.erase(reader_); }
 
   Result<size_t> Read(std::span<std::byte> into, Clock::TimePoint deadline) override {
     HOLDFAST_RETURN_IF_ERROR(route_.Travel(address_, &visit_.host(), deadline));
@@ -107,7 +110,7 @@ class SimPeerStream final : public agent::PeerStream {
   const Route route_;
   const std::string address_;
   Visit visit_;
-  std::unique_ptr<agent::PeerReader> reader_;
+  std::shared_ptr<agent::PeerReader> reader_;
   uint64_t at_;
   uint64_t left_;
   bool cancelled_ = false;
@@ -202,6 +205,12 @@ class SimFetcher final : public agent::ShardFetcher {
   World& world_;
   const Route route_;
 };
+/// A reader may end while another one is cancelled.
+void CancelReaders(const AgentLife& life) {
+  const std::vector<std::shared_ptr<agent::PeerReader>> all(life.readers.begin(),
+                                                            life.readers.end());
+  for (const auto& reader : all) reader->Cancel();
+}
 }  // namespace
 
 NodeHost::NodeHost(World& world, std::string name, const SimDiskOptions& disk)
@@ -299,11 +308,11 @@ void NodeHost::Bury(const std::shared_ptr<AgentLife>& life) {
   life->process.paused_until = {};
   ++world_.burials;
   world_.scheduler.Spawn(world_.burial, [this, life] {
-    for (agent::PeerReader* reader : life->readers) reader->Cancel();
+    CancelReaders(*life);
     if (life->link != nullptr) life->link->Stop();
     if (life->node != nullptr) life->node->Stop();
     while (life->serving != 0) {
-      for (agent::PeerReader* reader : life->readers) reader->Cancel();
+      CancelReaders(*life);
       world_.clock.SleepFor(milliseconds(10));
     }
     life->mailbox->Close();

@@ -30,7 +30,7 @@ struct AgentLife {
   std::unique_ptr<agent::Node> node;
   bool serves = false;
   int serving = 0;                          // threads of other nodes in this one
-  std::set<agent::PeerReader*> readers;     // that serve other nodes
+  std::set<std::shared_ptr<agent::PeerReader>> readers;  // that serve other nodes
 };
 
 /// A machine with an agent: its disk and its keeper outlive the agent.

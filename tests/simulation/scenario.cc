@@ -132,6 +132,7 @@ void Scenario::Disturb() {
   uint64_t total = 0;
   for (const Weight& one : weights_) total += one.weight;
   const uint64_t pause_ms = 100 + random().Below(1'500);
+  Sleep(UpTo(1'000));
   while (world_.scheduler.Now() < end && world_.checker.problems().empty()) {
     Sleep(UpTo(pause_ms));
     uint64_t choice = random().Below(total);
@@ -305,17 +306,21 @@ void Scenario::Prove() {
   for (const auto& job : world_.jobs) runs.push_back(job->StartLast());
   const auto limit = world_.scheduler.Now() + kHealTime;
   for (size_t i = 0; i < runs.size(); ++i) {
-    const Job& job = *world_.jobs[i];
+    Job& job = *world_.jobs[i];
     for (Tier tier : {Tier::kMemory, Tier::kDisk}) {
       while (!Committed(job, *runs[i], tier) && world_.scheduler.Now() < limit &&
              world_.checker.problems().empty()) {
         Sleep(milliseconds(50));
+        // Every version is lost: only an operator can let the job begin again.
+        if (runs[i]->refusals < 30 || world_.checker.MustRestore(job.name())) continue;
+        job.Forget();
+        runs[i] = job.StartLast();
       }
       if (Committed(job, *runs[i], tier) || !world_.checker.problems().empty()) continue;
       world_.checker.Fail(fmt::format("{}: no version of run {} is committed at {} after the "
-                                      "faults; {} of {} ranks have restored",
+                                      "faults; {} of {} ranks have restored; {}",
                                       job.name(), runs[i]->number, ToString(tier),
-                                      runs[i]->restored, runs[i]->world));
+                                      runs[i]->restored, runs[i]->world, runs[i]->refusal));
     }
   }
 }

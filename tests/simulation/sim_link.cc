@@ -186,11 +186,11 @@ void SimLink::DecideRestore(const RestoreRequest& request,
   event.reshard = request.reshard;
   Call(
       milliseconds(request.timeout_ms),
-      [this, event, timeout = milliseconds(request.timeout_ms)](
+      [&scheduler = world_.scheduler, event, timeout = milliseconds(request.timeout_ms)](
           CoordinatorLife& life, coord::RequestId id, Answer answer) mutable {
         event.request = id;
         life.applier->Submit(event, id, std::move(answer));
-        life.mailbox->Post(world_.scheduler.Now() + timeout, [&life, id] {
+        life.mailbox->Post(scheduler.Now() + timeout, [&life, id] {
           life.applier->Submit(coord::Event(coord::RestoreAbandoned{id}));
         });
       },
@@ -234,8 +234,8 @@ coord::NodeAttached SimLink::MakeAttach() {
   event.node = options_.node;
   event.agent_start = options_.agent_start;
   event.agent_id = options_.agent_id;
-  event.data_address = options_.node;
-  event.peer_address = options_.node;
+  event.data_address = options_.node + ":1";
+  event.peer_address = options_.node + ":1";
   event.replicas = inventory.replicas;
   event.ranks = inventory.ranks;
   event.health = {inventory.warnings, 50};

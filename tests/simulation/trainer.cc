@@ -125,7 +125,7 @@ void Trainer::Main() {
   if (!Join() || !Restore()) return;
   ++run_->restored;
   for (uint64_t step = base_step_ + 1; step <= base_step_ + run_->steps; ++step) {
-    Sleep(20'000);
+    Sleep(step < base_step_ + 40 ? 20'000 : 1'000'000);
     if (!AwaitOthers(step)) return;
     if (step % run_->save_every == 0) Save(step);
     ReadNotices();
@@ -176,7 +176,9 @@ Result<std::vector<std::byte>> Trainer::Receive(int timeout_ms, UniqueFd* fd) {
     NoticeMessage notice;
     std::memcpy(&notice, packet->bytes.data(), sizeof(notice));
     const VersionId version{Incarnation{notice.incarnation}, Step{notice.step}};
-    if (notice.kind == agent::NoticeKind::kCommitted) {
+    // After a restore of an older version, the newest one of earlier starts is another.
+    const bool own = notice.incarnation == incarnation_;
+    if (own && notice.kind == agent::NoticeKind::kCommitted) {
       world_.checker.OnNotified(pid_, version, static_cast<Tier>(notice.tier));
     }
     if (notice.kind == agent::NoticeKind::kFenced) fenced_ = true;
@@ -275,11 +277,15 @@ bool Trainer::Restore() {
     bool fresh = false;
     const Status restored = reshards ? TryReshard(&fresh) : TryRestore(&fresh);
     if (fresh) {
-      world_.checker.OnRestored(run_->job, run_->number, rank_, std::nullopt, std::nullopt);
+      world_.checker.OnRestored(run_->job, run_->number, Incarnation{incarnation_}, rank_, std::nullopt, std::nullopt);
       return true;
     }
     if (restored.ok()) return true;
     if (restored.code() == ErrorCode::kFenced) return false;
+    if (restored.code() == ErrorCode::kFailedPrecondition) {
+      ++run_->refusals;
+    }
+    run_->refusal = restored.ToString();
     // A version of another world can only be resharded.
     if (restored.code() == ErrorCode::kFailedPrecondition ||
         restored.code() == ErrorCode::kInvalidArgument) {
@@ -313,7 +319,7 @@ Status Trainer::TryRestore(bool* fresh) {
                                     run_->number, ToString(version)));
     return DataLossError("wrong bytes");
   }
-  world_.checker.OnRestored(run_->job, run_->number, rank_, version, run);
+  world_.checker.OnRestored(run_->job, run_->number, Incarnation{incarnation_}, rank_, version, run);
   base_step_ = version.step.value;
   agent::EndSaveMessage end;
   end.header.type = MessageType::kEndRestore;
@@ -371,7 +377,7 @@ Status Trainer::ReadAllShards(const ReplyMessage& opened, UniqueFd memory) {
       }
       saved_by = run;
     }
-    world_.checker.OnRestored(run_->job, run_->number, rank_, version, saved_by);
+    world_.checker.OnRestored(run_->job, run_->number, Incarnation{incarnation_}, rank_, version, saved_by);
     base_step_ = version.step.value;
     return Status::Ok();
   };
