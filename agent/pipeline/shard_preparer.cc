@@ -51,7 +51,11 @@ void ShardPreparer::Start(PrepareShard prepare, RankLease rank) {
   // Peers refuse older incarnations, so that a missing job state does no harm.
   const Incarnation version = prepare.identity.version.incarnation;
   PrepareTask task{std::move(prepare), job == nullptr ? version : job->incarnation};
-  running_[{key, into}].push_back(task.request);
+  std::vector<uint64_t>& waiting = running_[{key, into}];
+  waiting.push_back(task.request);
+  // The coordinator may have repeated a directive that was parked. Each restore of the same shard
+  // would fill another slot, until none is left for saves.
+  if (waiting.size() > 1) return;
   // Restores to disk take long and are not urgent: they must not delay restores to memory.
   const bool shared = IsShared(into) || IsShared(task.tier);
   Executor& executor = shared ? copies_ : into == Tier::kDisk ? repairs_ : tools_.workers;

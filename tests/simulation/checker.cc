@@ -35,7 +35,7 @@ void Checker::OnVersion(const coord::Mutation& mutation) {
   const uint32_t before = view.tiers[record->version];
   if (record->phase == coord::Phase::kRemoving) {
     const auto required = Required(view);
-    if (required && record->version >= *required && before != 0) {
+    if (required && record->version == *required && before != 0) {
       Fail(fmt::format("{} of {} is removed although it is the newest that a restore can use",
                        ToString(record->version), record->job));
     }
@@ -95,7 +95,6 @@ void Checker::OnLineage(const coord::Mutation& mutation) {
 }
 
 void Checker::OnDecision(const std::string& job, JobView& view, std::optional<VersionId> version) {
-  view.decided.insert(view.incarnation);
   const auto required = Required(view);
   if (demand_newest_ && required) {
     ++counts_.demanded;
@@ -171,8 +170,8 @@ void Checker::OnStoreReplaced(const std::map<std::string, std::string, std::less
     view.parity.clear();
     view.incarnation = {};
     view.restored.clear();
-    view.decided.clear();
   }
+  ++store_life_;
   store_lost_ = records.empty();
   if (store_lost_) runs_.clear();
   adopted_ = false;
@@ -236,10 +235,11 @@ void Checker::OnReplicaGone(const std::string& node, const ShardKey& key, Tier t
   if (found != replicas_.end()) found->second.erase(node);
 }
 
-void Checker::OnRestored(const std::string& job, uint64_t run, Incarnation incarnation,
-                         uint32_t rank,
+void Checker::OnRestored(const std::string& job, uint64_t run, uint64_t life, uint32_t rank,
                          std::optional<VersionId> version, std::optional<uint64_t> saved_by) {
   ++(version ? counts_.restores : counts_.fresh);
+  // The decision was of the life before: the numbers of both mean different starts.
+  if (life != store_life_) return;
   JobView& view = jobs_[job];
   auto [found, first] = view.restored.try_emplace(run, Restored{version, saved_by});
   if (!first && (found->second.version != version || found->second.saved_by != saved_by)) {
@@ -249,8 +249,7 @@ void Checker::OnRestored(const std::string& job, uint64_t run, Incarnation incar
     Fail(fmt::format("{}, run {}: rank {} restored {}, another rank {}", job, run, rank,
                      name(version), name(found->second.version)));
   }
-  const bool decided = view.decided.contains(incarnation);
-  if (version && decided && store_lost_ && !adopted_ && !runs_.contains({job, *saved_by})) {
+  if (version && store_lost_ && !adopted_ && !runs_.contains({job, *saved_by})) {
     Fail(fmt::format("{}, run {}: rank {} restored {}, which run {} saved before the store was "
                      "lost",
                      job, run, rank, ToString(*version), *saved_by));

@@ -25,6 +25,8 @@ class Checker {
   /// The store was lost, or replaced by an older copy with these records.
   void OnStoreReplaced(const std::map<std::string, std::string, std::less<>>& records);
   /// An operator has removed the job.
+  /// Counts the replacements of the store.
+  uint64_t store_life() const { return store_life_; }
   void OnForgotten(const std::string& job);
   void OnAdopted() { adopted_ = true; }
   void OnMemoryLost(const std::string& node);
@@ -36,8 +38,8 @@ class Checker {
   void OnReplicaGone(const std::string& node, const ShardKey& key, Tier tier);
   void OnRunStarted(const std::string& job, uint64_t run) { runs_.insert({job, run}); }
   /// A rank has read all bytes of its shard, or of all shards, or begins fresh. `saved_by`: the
-  /// run whose bytes they are.
-  void OnRestored(const std::string& job, uint64_t run, Incarnation incarnation, uint32_t rank,
+  /// run whose bytes they are. `life`: store_life() when the rank sent its request.
+  void OnRestored(const std::string& job, uint64_t run, uint64_t life, uint32_t rank,
                   std::optional<VersionId> version, std::optional<uint64_t> saved_by);
   /// A trainer process was told that a version is committed.
   /// Remembers which run has an incarnation.
@@ -87,7 +89,6 @@ class Checker {
     std::map<uint64_t, Restored> restored;  // by run
     std::map<uint64_t, Incarnation> runs;
     std::map<Incarnation, uint32_t> parity;
-    std::set<Incarnation> decided;  // in this life of the store
     Incarnation incarnation;
   };
 
@@ -106,6 +107,7 @@ class Checker {
   std::set<std::pair<std::string, uint64_t>> runs_;  // of this life of the store
   std::set<std::string> tainted_;
   std::map<std::pair<pid_t, Tier>, VersionId> notified_;
+  uint64_t store_life_ = 1;
   bool store_lost_ = false;
   bool adopted_ = false;
   bool demand_newest_ = false;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "agent/pipeline/rank_status.h"
 #include "tests/simulation/job.h"
 #include "tests/simulation/node_host.h"
 #include "tests/simulation/world.h"
@@ -79,6 +80,7 @@ class Scenario {
   void Heal();
   void Prove();
   bool Committed(const Job& job, const Run& run, Tier tier);
+  void ShowSlots();
   void TearDown();
 
   const ScenarioOptions options_;
@@ -317,10 +319,28 @@ void Scenario::Prove() {
         runs[i] = job.StartLast();
       }
       if (Committed(job, *runs[i], tier) || !world_.checker.problems().empty()) continue;
+      ShowSlots();
       world_.checker.Fail(fmt::format("{}: no version of run {} is committed at {} after the "
                                       "faults; {} of {} ranks have restored; {}",
                                       job.name(), runs[i]->number, ToString(tier),
                                       runs[i]->restored, runs[i]->world, runs[i]->refusal));
+    }
+  }
+}
+
+/// Adds the slots of all ranks to the trace, for the search of a cause.
+void Scenario::ShowSlots() {
+  for (const auto& node : world_.nodes) {
+    if (!node->up()) continue;
+    for (const agent::RankStatus& rank : agent::StatusOf(node->life()->node->ranks())) {
+      std::string text;
+      for (const agent::SlotStatus& slot : rank.slots) {
+        text += fmt::format(" [{} {} users={} verified={} disk={}]", ToString(slot.info.version),
+                            static_cast<int>(slot.info.state), slot.info.in_use, slot.verified,
+                            slot.disk);
+      }
+      world_.Trace(fmt::format("{}: {}/{}{}", node->name(), rank.owner.job,
+                               ShardName(rank.owner.rank), text));
     }
   }
 }

@@ -275,9 +275,10 @@ bool Trainer::Restore() {
     if (Gone() || fenced_) return false;
     if (!socket_.valid() && !Join()) return false;
     bool fresh = false;
+    life_ = world_.checker.store_life();
     const Status restored = reshards ? TryReshard(&fresh) : TryRestore(&fresh);
     if (fresh) {
-      world_.checker.OnRestored(run_->job, run_->number, Incarnation{incarnation_}, rank_, std::nullopt, std::nullopt);
+      world_.checker.OnRestored(run_->job, run_->number, life_, rank_, std::nullopt, std::nullopt);
       return true;
     }
     if (restored.ok()) return true;
@@ -319,7 +320,7 @@ Status Trainer::TryRestore(bool* fresh) {
                                     run_->number, ToString(version)));
     return DataLossError("wrong bytes");
   }
-  world_.checker.OnRestored(run_->job, run_->number, Incarnation{incarnation_}, rank_, version, run);
+  world_.checker.OnRestored(run_->job, run_->number, life_, rank_, version, run);
   base_step_ = version.step.value;
   agent::EndSaveMessage end;
   end.header.type = MessageType::kEndRestore;
@@ -377,7 +378,7 @@ Status Trainer::ReadAllShards(const ReplyMessage& opened, UniqueFd memory) {
       }
       saved_by = run;
     }
-    world_.checker.OnRestored(run_->job, run_->number, Incarnation{incarnation_}, rank_, version, saved_by);
+    world_.checker.OnRestored(run_->job, run_->number, life_, rank_, version, saved_by);
     base_step_ = version.step.value;
     return Status::Ok();
   };

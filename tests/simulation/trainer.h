@@ -86,6 +86,7 @@ class Trainer {
   agent::WelcomeMessage welcome_;
   uint64_t incarnation_ = 0;
   uint64_t base_step_ = 0;
+  uint64_t life_ = 0;  // of the store, at the last restore
   uint64_t next_ticket_ = 1;
 };
 

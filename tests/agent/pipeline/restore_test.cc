@@ -107,6 +107,25 @@ TEST_F(RestoreTest, FromDiskAfterTheMemoryIsLost) {
   ExpectBytes(*trainer, *found, 2);
 }
 
+// A simulation found this: each repetition filled another slot, and no slot was left for saves.
+TEST_F(RestoreTest, RepeatedDirectivesBeforeTheRankConnectsFillOneSlot) {
+  Start();
+  TrainAndLeave(2);
+  LoseMemory();
+  std::vector<uint64_t> requests;
+  for (int i = 0; i < 3; ++i) {
+    requests.push_back(node_->coordinator.Prepare(Prepare(Shard(2), Tier::kDisk)));
+  }
+  auto trainer = NextRun();
+  ASSERT_TRUE(trainer);
+  for (uint64_t request : requests) EXPECT_EQ(AwaitPrepared(request), Status::Ok());
+  size_t filled = 0;
+  for (const SlotStatus& slot : node_->Slots()) {
+    if (slot.info.state != SlotState::kFree) ++filled;
+  }
+  EXPECT_EQ(filled, 1U);
+}
+
 TEST_F(RestoreTest, ADecidedVersionIsReadFromDiskWithoutADirective) {
   Start();
   TrainAndLeave(1);
