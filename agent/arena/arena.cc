@@ -416,8 +416,8 @@ Result<std::unique_ptr<Arena>> Arena::Open(const ArenaOptions& options, Clock& c
   }
   HOLDFAST_ASSIGN_OR_RETURN(UniqueFd lock, LockRunDir(chosen.run_dir, clock));
   HOLDFAST_ASSIGN_OR_RETURN(KeeperClient keeper, ReachKeeper(chosen, kFirstKeeperWait, clock));
-  auto arena = std::make_unique<NodeArena>(std::move(chosen), std::move(lock), std::move(keeper),
-                                           clock);
+  auto arena =
+      std::make_unique<NodeArena>(std::move(chosen), std::move(lock), std::move(keeper), clock);
   HOLDFAST_RETURN_IF_ERROR(arena->AdoptAll());
   return arena;
 }

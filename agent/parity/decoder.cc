@@ -28,8 +28,8 @@ class Decoder final : public PeerReader {
         wanted_(request.index),
         at_(request.offset),
         end_(request.offset + request.bytes),
-        access_{plan_, self,      request.job,  request.version, request.incarnation,
-                local, transport, cancellation_,  clock},
+        access_{plan_,     self,          request.job, request.version, request.incarnation, local,
+                transport, cancellation_, clock},
         decoded_(kStripeUnitBytes) {}
 
   /// Selects the members to read from: this node first, then data before parity, since data needs

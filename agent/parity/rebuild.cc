@@ -148,7 +148,8 @@ class Fetch {
     HOLDFAST_ASSIGN_OR_RETURN(auto stream, access_.Open(position, std::move(request), deadline_));
     std::vector<std::byte> unit(kStripeUnitBytes);
     while (done < share.into.size()) {
-      HOLDFAST_ASSIGN_OR_RETURN(const size_t got, stream->Read(unit, ReadDeadline(access_, deadline_)));
+      HOLDFAST_ASSIGN_OR_RETURN(const size_t got,
+                                stream->Read(unit, ReadDeadline(access_, deadline_)));
       if (got == 0 || got > share.into.size() - done) {
         return DataLossError(fmt::format("node {} sent {} of {} decoded bytes",
                                          access_.plan.members()[position].node, done,

@@ -1,6 +1,5 @@
 #pragma once
 
-
 #include "agent/pipeline/disk_slots.h"
 #include "agent/pipeline/rank_events.h"
 #include "base/thread.h"

@@ -1,6 +1,5 @@
 #pragma once
 
-
 #include "agent/pipeline/rank_events.h"
 #include "agent/pipeline/save_slots.h"
 #include "base/clock.h"

@@ -19,8 +19,7 @@ namespace holdfast::agent {
 class TrainerProcesses {
  public:
   /// `file` empty: the record is not kept. `table` outlives the object.
-  TrainerProcesses(std::string file, ProcessTable& table)
-      : file_(std::move(file)), table_(table) {}
+  TrainerProcesses(std::string file, ProcessTable& table) : file_(std::move(file)), table_(table) {}
 
   /// Reads the record. Leaves out processes that have ended since it was written.
   void Load();

@@ -284,8 +284,8 @@ Status AgentApplication::Serve() {
                             coord::StartServer(*data_, listen, config_.tls, "data_listen",
                                                coord::kDataMessageBytesMax, kDataThreadsMax));
   data_address_ = listen.ToString();
-  HOLDFAST_ASSIGN_OR_RETURN(UniqueFd trainers,
-                            ListenUnix(config_.run_dir + "/agent.sock", kTrainerSocketMode, Clock::Real()));
+  HOLDFAST_ASSIGN_OR_RETURN(UniqueFd trainers, ListenUnix(config_.run_dir + "/agent.sock",
+                                                          kTrainerSocketMode, Clock::Real()));
   HOLDFAST_RETURN_IF_ERROR(node_->Serve(std::move(trainers)));
   // Attach only after memory was verified, so that the first inventory contains its shards.
   if (!node_->AwaitAdopted(kAdoptWaitMs)) {

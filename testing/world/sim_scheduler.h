@@ -110,15 +110,15 @@ class SimScheduler final : public Scheduler {
   SimProcess main_process_{"main"};
   std::map<ThreadId, std::unique_ptr<Fiber>> fibers_;
   std::vector<Fiber*> runnable_;
-  std::set<std::pair<TimePoint, Fiber*>, bool (*)(const std::pair<TimePoint, Fiber*>&,
-                                                  const std::pair<TimePoint, Fiber*>&)>
+  std::set<std::pair<TimePoint, Fiber*>,
+           bool (*)(const std::pair<TimePoint, Fiber*>&, const std::pair<TimePoint, Fiber*>&)>
       timed_;
   std::unordered_map<const void*, std::vector<Fiber*>> waiting_;
   std::vector<StepWaiter> step_waiters_;
   Fiber* next_ = nullptr;     // runs before all others
   Fiber* current_ = nullptr;  // nullptr: the loop runs
   std::jmp_buf loop_{};
-  char polls_ = 0;            // its address stands for all descriptors
+  char polls_ = 0;  // its address stands for all descriptors
 };
 
 /// The virtual time of a scheduler, with a wall clock of its own, which may jump.

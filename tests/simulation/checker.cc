@@ -58,8 +58,8 @@ void Checker::OnVersion(const coord::Mutation& mutation) {
   }
 }
 
-void Checker::OnCommitted(const std::string& job, JobView& view, VersionId version,
-                          uint32_t world, Tier tier) {
+void Checker::OnCommitted(const std::string& job, JobView& view, VersionId version, uint32_t world,
+                          Tier tier) {
   ++counts_.commits;
   if (tier == Tier::kPeer) ++counts_.peer_commits;
   if (tier == Tier::kDisk) ++counts_.disk_commits;
@@ -99,10 +99,11 @@ void Checker::OnDecision(const std::string& job, JobView& view, std::optional<Ve
   if (demand_newest_ && required) {
     ++counts_.demanded;
     if (!version || *version < *required) {
-      Fail(fmt::format("{}: incarnation {} restores {} although {} is committed and nothing "
-                       "destroyed it",
-                       job, view.incarnation.value, version ? ToString(*version) : "nothing",
-                       ToString(*required)));
+      Fail(
+          fmt::format("{}: incarnation {} restores {} although {} is committed and nothing "
+                      "destroyed it",
+                      job, view.incarnation.value, version ? ToString(*version) : "nothing",
+                      ToString(*required)));
     }
   }
   if (version && view.tiers[*version] == 0) {
@@ -124,8 +125,8 @@ bool Checker::IsUnbroken(const JobView& view, Tier tier) const {
     return parity != view.parity.end() && promise.memory_lost.size() <= parity->second;
   }
   for (uint32_t rank = 0; rank < promise.world; ++rank) {
-    const bool found = std::any_of(
-        promise.places.begin(), promise.places.end(), [&](const Place& place) {
+    const bool found =
+        std::any_of(promise.places.begin(), promise.places.end(), [&](const Place& place) {
           return place.first == rank && (tier != Tier::kDisk || !tainted_.contains(place.second));
         });
     if (!found) return false;
@@ -137,8 +138,7 @@ std::optional<VersionId> Checker::Required(const JobView& view) const {
   std::optional<VersionId> required;
   for (const auto& [tier, promise] : view.newest) {
     auto stored = view.tiers.find(promise.version);
-    const bool on_disk =
-        stored != view.tiers.end() && (stored->second & TierBit(Tier::kDisk)) != 0;
+    const bool on_disk = stored != view.tiers.end() && (stored->second & TierBit(Tier::kDisk)) != 0;
     // Memory may be released once the version is at every tier.
     if (tier != Tier::kDisk && on_disk) continue;
     if (!IsUnbroken(view, tier)) continue;
@@ -250,9 +250,10 @@ void Checker::OnRestored(const std::string& job, uint64_t run, uint64_t life, ui
                      name(version), name(found->second.version)));
   }
   if (version && store_lost_ && !adopted_ && !runs_.contains({job, *saved_by})) {
-    Fail(fmt::format("{}, run {}: rank {} restored {}, which run {} saved before the store was "
-                     "lost",
-                     job, run, rank, ToString(*version), *saved_by));
+    Fail(
+        fmt::format("{}, run {}: rank {} restored {}, which run {} saved before the store was "
+                    "lost",
+                    job, run, rank, ToString(*version), *saved_by));
   }
 }
 

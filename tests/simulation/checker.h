@@ -63,10 +63,10 @@ class Checker {
     uint64_t commits = 0;
     uint64_t peer_commits = 0;
     uint64_t disk_commits = 0;
-    uint64_t restores = 0;   // ranks that restored a version
-    uint64_t fresh = 0;      // ranks that began fresh
-    uint64_t demanded = 0;   // decisions that had to take a version
-    uint64_t removed = 0;    // versions that retention removed
+    uint64_t restores = 0;  // ranks that restored a version
+    uint64_t fresh = 0;     // ranks that began fresh
+    uint64_t demanded = 0;  // decisions that had to take a version
+    uint64_t removed = 0;   // versions that retention removed
   };
   const Counts& counts() const { return counts_; }
 

@@ -62,8 +62,7 @@ void Job::StartRun(uint32_t world, uint64_t steps, bool reshards) {
                            reshards ? ", reshards" : ""));
   first_ = trainers_.size();
   for (uint32_t rank = 0; rank < world; ++rank) {
-    trainers_.push_back(
-        std::make_unique<Trainer>(world_, run_, *hosts[rank % hosts.size()], rank));
+    trainers_.push_back(std::make_unique<Trainer>(world_, run_, *hosts[rank % hosts.size()], rank));
     trainers_.back()->Start();
   }
 }

@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "agent/pipeline/memory_shards.h"
-#include "storage/format/checksum.h"
 #include "tests/simulation/trainer.h"
 #include "tests/simulation/world.h"
 
@@ -60,8 +58,8 @@ class Route {
         return DeadlineExceededError(address + " does not answer in time");
       }
       world_.clock.SleepFor(std::min<Clock::Duration>(
-          milliseconds(100), std::max<Clock::Duration>(deadline - world_.scheduler.Now(),
-                                                       microseconds(1))));
+          milliseconds(100),
+          std::max<Clock::Duration>(deadline - world_.scheduler.Now(), microseconds(1))));
     }
     return UnavailableError(address + " cannot be reached");
   }
@@ -134,77 +132,6 @@ class SimTransport final : public agent::PeerTransport {
   const Route route_;
 };
 
-/// Reads all chunks of a shard at another node, as the data service and the fetcher do.
-class SimFetcher final : public agent::ShardFetcher {
- public:
-  explicit SimFetcher(World& world, Route route) : world_(world), route_(std::move(route)) {}
-
-  Result<std::unique_ptr<agent::ShardStream>> Open(const std::string& address, const ShardKey& key,
-                                                   Tier tier) override {
-    HOLDFAST_ASSIGN_OR_RETURN(Visit visit, route_.To(address, Deadline()));
-    auto stream = std::make_unique<WholeShard>();
-    stream->image.resize(0);
-    HOLDFAST_RETURN_IF_ERROR(ReadFrom(visit.host(), key, tier, 0, UINT64_MAX, &stream->of,
-                                      &stream->image));
-    HOLDFAST_RETURN_IF_ERROR(route_.Travel(address, &visit.host(), Deadline()));
-    return stream;
-  }
-  Result<ShardSeal> ReadRange(const std::string& address, const ShardKey& key, Tier tier,
-                              uint64_t offset, std::span<std::byte> into) override {
-    HOLDFAST_ASSIGN_OR_RETURN(Visit visit, route_.To(address, Deadline()));
-    ShardSeal seal;
-    std::vector<std::byte> bytes;
-    HOLDFAST_RETURN_IF_ERROR(ReadFrom(visit.host(), key, tier, offset, into.size(), &seal, &bytes));
-    HOLDFAST_RETURN_IF_ERROR(route_.Travel(address, &visit.host(), Deadline()));
-    if (bytes.size() != into.size()) return Fail(DataLossError("the shard is shorter"));
-    std::copy(bytes.begin(), bytes.end(), into.begin());
-    return seal;
-  }
-
- private:
-  struct WholeShard final : agent::ShardStream {
-    const ShardSeal& seal() const override { return of; }
-    Status ReadInto(std::span<std::byte> into,
-                    const std::function<void(uint64_t)>& progress) override {
-      std::copy(image.begin(), image.end(), into.begin());
-      progress(image.size());
-      return Status::Ok();
-    }
-    ShardSeal of;
-    std::vector<std::byte> image;
-  };
-
-  Clock::TimePoint Deadline() const { return world_.scheduler.Now() + seconds(40); }
-
-  static Status ReadFrom(AgentLife& host, const ShardKey& key, Tier tier, uint64_t offset,
-                         uint64_t bytes, ShardSeal* seal, std::vector<std::byte>* into) {
-    std::unique_ptr<agent::ShardReader> memory;
-    std::unique_ptr<ShardChunks> disk;
-    if (tier == Tier::kMemory) {
-      HOLDFAST_ASSIGN_OR_RETURN(memory, host.node->memory_shards().Open(key));
-      *seal = memory->seal();
-    } else {
-      HOLDFAST_ASSIGN_OR_RETURN(disk, host.volume->OpenChunks(key));
-      *seal = disk->seal();
-    }
-    const uint64_t end = bytes > seal->image_bytes ? seal->image_bytes : offset + bytes;
-    for (uint64_t at = offset; at < end; at += kChunkBytes) {
-      const uint64_t chunk = at / kChunkBytes;
-      if (memory != nullptr) {
-        std::vector<std::byte> one;
-        HOLDFAST_RETURN_IF_ERROR(memory->ReadChunk(chunk, &one));
-        into->insert(into->end(), one.begin(), one.end());
-      } else {
-        HOLDFAST_ASSIGN_OR_RETURN(const auto one, disk->Read(chunk));
-        into->insert(into->end(), one.begin(), one.end());
-      }
-    }
-    return *host.dead ? UnavailableError("the connection broke") : Status::Ok();
-  }
-
-  World& world_;
-  const Route route_;
-};
 /// A reader may end while another one is cancelled.
 void CancelReaders(const AgentLife& life) {
   const std::vector<std::shared_ptr<agent::PeerReader>> all(life.readers.begin(),
@@ -261,16 +188,13 @@ Status NodeHost::Open(const std::shared_ptr<AgentLife>& life) {
   if (seen) link.seen = *seen;
   const Route route(world_, name_, life->dead);
   life->peers = std::make_unique<SimTransport>(route);
-  life->fetcher = std::make_unique<SimFetcher>(world_, route);
-  life->link =
-      std::make_unique<SimLink>(world_, link, *life->mailbox, life->dead, *life->volume);
+  life->link = std::make_unique<SimLink>(world_, link, *life->mailbox, life->dead, *life->volume);
   agent::NodeOptions options{.node = name_,
                              .trainers_file = world_.dir + "/" + name_ + ".trainers",
                              .scrub = {.bytes_per_s = 64 << 20, .pause_ms = 20'000},
                              .seen_life = link.seen,
                              .processes = world_.processes};
-  life->node = std::make_unique<agent::Node>(options, *life->arena, *life->volume, *life->link,
-                                             *life->fetcher, *life->peers, *life->clock);
+  life->node = std::make_unique<agent::Node>(options, *life->arena, *life->volume, *life->link, *life->peers, *life->clock);
   life->node->Adopt();
   life->socket = world_.dir + "/" + name_ + "." + std::to_string(starts_);
   HOLDFAST_ASSIGN_OR_RETURN(UniqueFd listener, agent::ListenUnix(life->socket, 0600, *life->clock));
@@ -293,12 +217,11 @@ void NodeHost::End(bool silent) {
     // The kernel closes the connections of a process that ended.
     for (const auto& stream : coordinator->streams) {
       if (stream->agent_dead != life->dead || stream->closed) continue;
-      coordinator->mailbox->Post(
-          world_.network.StreamArrival(name_), [coordinator, stream] {
-            stream->closed = true;
-            coordinator->applier->Submit(
-                coord::Event(coord::NodeDetached{stream->node, stream->attach}));
-          });
+      coordinator->mailbox->Post(world_.network.StreamArrival(name_), [coordinator, stream] {
+        stream->closed = true;
+        coordinator->applier->Submit(
+            coord::Event(coord::NodeDetached{stream->node, stream->attach}));
+      });
     }
   }
   Bury(life);

@@ -25,11 +25,10 @@ struct AgentLife {
   std::unique_ptr<Volume> volume;
   std::unique_ptr<agent::SimArena> arena;
   std::unique_ptr<agent::PeerTransport> peers;
-  std::unique_ptr<agent::ShardFetcher> fetcher;
   std::unique_ptr<SimLink> link;
   std::unique_ptr<agent::Node> node;
   bool serves = false;
-  int serving = 0;                          // threads of other nodes in this one
+  int serving = 0;                                       // threads of other nodes in this one
   std::set<std::shared_ptr<agent::PeerReader>> readers;  // that serve other nodes
 };
 

@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <iterator>
 
 #include "agent/pipeline/rank_status.h"
+#include "base/invariant.h"
 #include "tests/simulation/job.h"
 #include "tests/simulation/node_host.h"
 #include "tests/simulation/world.h"
@@ -47,12 +49,12 @@ struct Weight {
   uint64_t weight;
 };
 constexpr Weight kWeights[] = {
-    {Fault::kKillTrainer, 4},    {Fault::kCrashAgent, 8},       {Fault::kLosePower, 4},
-    {Fault::kLoseDisk, 1},       {Fault::kCrashCoordinator, 6}, {Fault::kLoseStore, 1},
-    {Fault::kRestoreCopy, 1},    {Fault::kPauseAgent, 3},       {Fault::kPauseCoordinator, 2},
-    {Fault::kPauseTrainer, 2},   {Fault::kCutOff, 4},           {Fault::kBreakStream, 3},
-    {Fault::kDiskError, 4},      {Fault::kDiskFull, 2},         {Fault::kDiskDamage, 2},
-    {Fault::kSlowDisk, 2},       {Fault::kJumpClock, 1},        {Fault::kStopAgent, 2},
+    {Fault::kKillTrainer, 4},  {Fault::kCrashAgent, 8},       {Fault::kLosePower, 4},
+    {Fault::kLoseDisk, 1},     {Fault::kCrashCoordinator, 6}, {Fault::kLoseStore, 1},
+    {Fault::kRestoreCopy, 1},  {Fault::kPauseAgent, 3},       {Fault::kPauseCoordinator, 2},
+    {Fault::kPauseTrainer, 2}, {Fault::kCutOff, 4},           {Fault::kBreakStream, 3},
+    {Fault::kDiskError, 4},    {Fault::kDiskFull, 2},         {Fault::kDiskDamage, 2},
+    {Fault::kSlowDisk, 2},     {Fault::kJumpClock, 1},        {Fault::kStopAgent, 2},
     {Fault::kAdopt, 1},
 };
 
@@ -299,7 +301,8 @@ void Scenario::Heal() {
 
 bool Scenario::Committed(const Job& job, const Run& run, Tier tier) {
   const auto newest = world_.checker.NewestAt(job.name(), tier);
-  return newest && run.restored == run.world && world_.checker.IsOfRun(job.name(), *newest, run.number);
+  return newest && run.restored == run.world &&
+         world_.checker.IsOfRun(job.name(), *newest, run.number);
 }
 
 void Scenario::Prove() {
@@ -320,10 +323,11 @@ void Scenario::Prove() {
       }
       if (Committed(job, *runs[i], tier) || !world_.checker.problems().empty()) continue;
       ShowSlots();
-      world_.checker.Fail(fmt::format("{}: no version of run {} is committed at {} after the "
-                                      "faults; {} of {} ranks have restored; {}",
-                                      job.name(), runs[i]->number, ToString(tier),
-                                      runs[i]->restored, runs[i]->world, runs[i]->refusal));
+      world_.checker.Fail(
+          fmt::format("{}: no version of run {} is committed at {} after the "
+                      "faults; {} of {} ranks have restored; {}",
+                      job.name(), runs[i]->number, ToString(tier), runs[i]->restored,
+                      runs[i]->world, runs[i]->refusal));
     }
   }
 }
@@ -376,10 +380,21 @@ Outcome RunScenario(const ScenarioOptions& options) {
   scheduling.yield_one_in = 4ULL << random.Below(5);
   scheduling.step_ns_max = 1'000ULL << random.Below(6);
   SimScheduler scheduler(scheduling);
-  Scenario scenario(options, scheduler);
+  // What an earlier system left must not change this one.
+  ScenarioOptions own = options;
+  own.dir += "/system";
+  std::error_code ignored;
+  std::filesystem::remove_all(own.dir, ignored);
+  std::filesystem::create_directory(own.dir, ignored);
+  Scenario scenario(own, scheduler);
   Outcome outcome;
+  const uint64_t violations = InvariantViolations();
   if (!scheduler.Run([&] { scenario.Play(); })) {
     outcome.problems.push_back(scheduler.problem());
+  }
+  if (InvariantViolations() != violations) {
+    outcome.problems.push_back("an invariant is violated; the first one: " +
+                               FirstInvariantViolation());
   }
   World& world = scenario.world();
   for (const std::string& problem : world.checker.problems()) outcome.problems.push_back(problem);

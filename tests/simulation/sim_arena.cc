@@ -43,6 +43,7 @@ class SimSegment final : public Segment {
   uint32_t slot_count() const override { return shape_.slots; }
   uint64_t slot_bytes() const override { return shape_.slot_bytes; }
   int fd() const override { return kept_->memory.get(); }
+  InvariantMonitor& invariants() const override { return invariants_; }
   std::span<std::byte> memory() override { return memory_; }
   std::span<std::byte> slot(uint32_t index) override {
     return memory_.subspan(kControlBytes + index * shape_.slot_bytes, shape_.slot_bytes);
@@ -101,6 +102,7 @@ class SimSegment final : public Segment {
   std::span<std::byte> memory_;
   mutable Mutex mutex_;
   Ledger ledger_;
+  mutable InvariantMonitor invariants_{"a simulated rank"};
   std::vector<uint64_t> private_ledger_;
 };
 
@@ -145,8 +147,8 @@ Result<Segment*> SimArena::Reserve(const SegmentOwner& owner, uint32_t slots, ui
   }
   uint64_t reserved = 0;
   for (const auto& [each, segment] : segments_) reserved += segment->bytes();
-  const SegmentShape shape{.id = RandomSeed(), .owner = owner, .slots = slots,
-                           .slot_bytes = slot_bytes};
+  const SegmentShape shape{
+      .id = RandomSeed(), .owner = owner, .slots = slots, .slot_bytes = slot_bytes};
   if (reserved + shape.segment_bytes() > budget_bytes_) {
     return Fail(ResourceExhaustedError("the arena is full"));
   }

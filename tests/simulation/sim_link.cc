@@ -125,9 +125,8 @@ void SimLink::Call(Clock::Duration timeout,
     if (!world_.network.Late()) return;
     due = now + timeout + world_.network.Delay();
   }
-  coordinator->mailbox->Post(due, [coordinator, send = std::move(send), finish,
-                                   dead = dead_, node = options_.node, &mailbox = mailbox_,
-                                   &world = world_] {
+  coordinator->mailbox->Post(due, [coordinator, send = std::move(send), finish, dead = dead_,
+                                   node = options_.node, &mailbox = mailbox_, &world = world_] {
     send(*coordinator, coordinator->applier->NextId(),
          [coordinator, finish, dead, node, &mailbox, &world](const coord::Reply* reply) {
            if (coordinator->dead || *dead) return;
@@ -206,19 +205,19 @@ void SimLink::FindPlaces(const std::string& job, VersionId version,
   Call(
       seconds(10),
       [places, job, version](CoordinatorLife& life, coord::RequestId, Answer answer) {
-        life.applier->Query([places, job, version, answer = std::move(answer)](
-                                const coord::State* state, Epoch) {
-          if (state == nullptr) return answer(nullptr);
-          coordinator::PlanRestoreRequest request;
-          request.set_job(job);
-          coord::ToProto(version, request.mutable_version());
-          request.set_all_replicas(true);
-          coordinator::PlanRestoreReply wire;
-          coord::FillRestorePlan(*state, request, &wire);
-          *places = coord::FromProto(wire);
-          const coord::Reply reply;
-          answer(&reply);
-        });
+        life.applier->Query(
+            [places, job, version, answer = std::move(answer)](const coord::State* state, Epoch) {
+              if (state == nullptr) return answer(nullptr);
+              coordinator::PlanRestoreRequest request;
+              request.set_job(job);
+              coord::ToProto(version, request.mutable_version());
+              request.set_all_replicas(true);
+              coordinator::PlanRestoreReply wire;
+              coord::FillRestorePlan(*state, request, &wire);
+              *places = coord::FromProto(wire);
+              const coord::Reply reply;
+              answer(&reply);
+            });
       },
       [places, done = std::move(done)](const coord::Reply*, const Status& status) {
         if (status.ok()) return done(*places);
@@ -278,8 +277,7 @@ void SimLink::AttachOnce() {
   while (!stream->ended && !stopping_) {
     if (stream->arrived.empty()) {
       // A stream that was never answered does not stay for ever: connections time out.
-      const auto limit = attached_ ? Clock::TimePoint::max()
-                                   : world_.scheduler.Now() + seconds(5);
+      const auto limit = attached_ ? Clock::TimePoint::max() : world_.scheduler.Now() + seconds(5);
       if (!world_.scheduler.Wait(stream.get(), limit)) break;
       continue;
     }

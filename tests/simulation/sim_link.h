@@ -53,8 +53,8 @@ class SimLink final : public agent::CoordinatorLink {
 
  private:
   using Answer = std::function<void(const coord::Reply*)>;  // nullptr: unknown, try again
-  /// Sends a call. `send` runs at the coordinator with a request ID and where to answer. `done` runs
-  /// once at this agent: with the reply, or with an error.
+  /// Sends a call. `send` runs at the coordinator with a request ID and where to answer. `done`
+  /// runs once at this agent: with the reply, or with an error.
   void Call(Clock::Duration timeout,
             std::function<void(CoordinatorLife&, coord::RequestId, Answer)> send,
             std::function<void(const coord::Reply*, const Status&)> done);
@@ -85,7 +85,7 @@ class SimLink final : public agent::CoordinatorLink {
   std::shared_ptr<Stream> stream_;
   std::map<uint64_t, std::function<void(const coord::Reply*, const Status&)>> calls_;
   uint64_t next_call_ = 1;
-  char changed_ = 0;   // its address wakes the threads
+  char changed_ = 0;  // its address wakes the threads
   Thread attach_thread_;
   Thread send_thread_;
 };

@@ -111,7 +111,8 @@ int Main(const Arguments& arguments) {
     for (const std::string& problem : outcome.problems) {
       std::printf("seed %lu: %s\n", seed, problem.c_str());
     }
-    std::printf("replay: holdfast-simulation --seed %lu%s\n", seed, arguments.is_long ? " --long" : "");
+    std::printf("replay: holdfast-simulation --seed %lu%s\n", seed,
+                arguments.is_long ? " --long" : "");
     std::fflush(stdout);
   }
   std::error_code error;
@@ -121,9 +122,8 @@ int Main(const Arguments& arguments) {
       "seeds %lu to %lu: %d failed; %.0f s of virtual time in %.1f s; %lu faults, %lu runs; "
       "%lu commits (%lu at peer, %lu on disk), %lu versions removed; %lu ranks restored, %lu began "
       "fresh, %lu decisions had to take a version\n",
-      first, last, failed, simulated, took.count(), faults, runs, total.commits,
-      total.peer_commits, total.disk_commits, total.removed, total.restores, total.fresh,
-      total.demanded);
+      first, last, failed, simulated, took.count(), faults, runs, total.commits, total.peer_commits,
+      total.disk_commits, total.removed, total.restores, total.fresh, total.demanded);
   return failed == 0 ? 0 : 1;
 }
 

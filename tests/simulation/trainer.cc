@@ -53,9 +53,9 @@ std::vector<std::byte> MakeImage(const ShardIdentity& identity, uint64_t run,
   const std::string header = layout->RenderHeader(identity, {}).value();
   std::vector<std::byte> image(header.size() + tensor_bytes);
   std::memcpy(image.data(), header.data(), header.size());
-  FillTensor(std::span(image).subspan(header.size()), identity.job,
-             {run, identity.version.incarnation.value, identity.version.step.value,
-              identity.rank.value});
+  FillTensor(
+      std::span(image).subspan(header.size()), identity.job,
+      {run, identity.version.incarnation.value, identity.version.step.value, identity.rank.value});
   return image;
 }
 
@@ -255,8 +255,8 @@ Status Trainer::TryJoin() {
     break;
   }
   Unmap();
-  void* at = ::mmap(nullptr, welcome_.segment_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(),
-                    0);
+  void* at =
+      ::mmap(nullptr, welcome_.segment_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   if (at == MAP_FAILED) return ErrnoStatus(errno, "mmap");
   memory_ = {static_cast<std::byte*>(at), welcome_.segment_bytes};
   if (incarnation_ != 0 && incarnation_ != welcome_.incarnation) {
@@ -308,8 +308,8 @@ Status Trainer::TryRestore(bool* fresh) {
   if (reply.code != 0) return {ErrorFromNumber(reply.code), agent::GetText(reply.text)};
   const VersionId version{Incarnation{reply.incarnation}, Step{reply.step}};
   Sleep(3'000);  // the copy to the GPU takes time
-  const auto image = memory_.subspan(welcome_.control_bytes + reply.slot * welcome_.slot_bytes,
-                                     reply.image_bytes);
+  const auto image =
+      memory_.subspan(welcome_.control_bytes + reply.slot * welcome_.slot_bytes, reply.image_bytes);
   const auto run = RunOfImage(image, {run_->job, version, Rank{rank_}});
   if (killed_ || !socket_.valid()) return UnavailableError("not connected");
   if (!run) {
@@ -369,8 +369,8 @@ Status Trainer::ReadAllShards(const ReplyMessage& opened, UniqueFd memory) {
       HOLDFAST_ASSIGN_OR_RETURN(const ReplyMessage reply,
                                 AwaitReply(message.header.ticket, seconds(90)));
       if (reply.code != 0) return {ErrorFromNumber(reply.code), agent::GetText(reply.text)};
-      const auto run = RunOfImage(window.first(shard.image_bytes),
-                                  {run_->job, version, Rank{shard.rank}});
+      const auto run =
+          RunOfImage(window.first(shard.image_bytes), {run_->job, version, Rank{shard.rank}});
       if (!run || (saved_by && saved_by != run)) {
         world_.checker.Fail(fmt::format("{}: run {} read wrong bytes of rank {} of {}", run_->job,
                                         run_->number, shard.rank, ToString(version)));

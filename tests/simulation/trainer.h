@@ -26,8 +26,8 @@ struct Run {
   bool over = false;
   uint32_t ended = 0;
   uint32_t restored = 0;
-  uint32_t refusals = 0;  // restores that were refused: no version is restorable
-  std::string refusal;  // the last error of a restore
+  uint32_t refusals = 0;                 // restores that were refused: no version is restorable
+  std::string refusal;                   // the last error of a restore
   std::map<uint64_t, uint32_t> arrived;  // ranks at each step
 };
 

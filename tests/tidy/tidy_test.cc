@@ -104,6 +104,32 @@ TEST(TidyTest, EnvironmentIsReadInConfigurationOnly) {
   EXPECT_EQ(Uses(R"(\b(secure_)?getenv\b)", allowed), Lines());
 }
 
+TEST(TidyTest, OnlyApplicationsMakeTheRealClock) {
+  // The roots of programs. All other code gets its clock from them.
+  std::set<std::string> allowed = {"base/clock.cc", "agent/arena/keeper_main.cc",
+                                   "agent/server/application.cc", "cli/cli.cc",
+                                   "coordinator/server/application.cc"};
+  // These files still use the real clock. They do blocking network I/O or belong to commands, and
+  // no simulation runs them. Do not add to this list.
+  for (const char* path :
+       {"agent/peers/channel.cc", "agent/peers/handshake.cc", "agent/peers/idle_channels.cc",
+        "agent/peers/peer_session.cc", "agent/peers/sockets.cc", "agent/peers/tcp_server.cc",
+        "agent/server/data_service.cc", "agent/server/fetcher.cc", "agent/server/grpc_link.cc",
+        "base/metrics/metrics_server.cc", "base/metrics/metrics_textfile.cc",
+        "base/metrics/scrape_connection.cc", "cli/cluster/agent_client.cc",
+        "cli/cluster/coordinator_client.cc", "cli/cluster/rpc.cc", "cli/core/interrupt.cc",
+        "coordinator/server/restart_command.cc", "storage/volume/volume.cc",
+        "testing/disk/sim_state.cc"}) {
+    allowed.insert(path);
+  }
+  for (const Source& source : Sources()) {
+    if (source.path.rfind("tests/", 0) == 0 || source.path.rfind("bench/", 0) == 0) {
+      allowed.insert(source.path);
+    }
+  }
+  EXPECT_EQ(Uses(R"(Clock::Real\(\))", allowed), Lines());
+}
+
 TEST(TidyTest, NoRawNew) {
   std::vector<std::string> uses = Uses(R"((=|return|\()\s*new\s+[A-Za-z_:<]+)", {});
   // A private constructor leaves no other way to fill a smart pointer.

@@ -95,7 +95,8 @@ TEST(ProgressTest, OneByteMoreIsProgress) {
   SlotProgress progress;
   PublishProgress(progress, 6);
   EXPECT_EQ(AwaitProgress(progress, 5, 2000, Clock::Real()), 6U);
-  EXPECT_EQ(AwaitProgress(progress, 6, 1, Clock::Real()), 6U) << "without progress the last value is returned";
+  EXPECT_EQ(AwaitProgress(progress, 6, 1, Clock::Real()), 6U)
+      << "without progress the last value is returned";
 }
 
 }  // namespace

@@ -65,7 +65,8 @@ TEST_F(SocketTest, PacketsKeepTheirBoundsAndOrder) {
   ASSERT_TRUE(SendPacket(pair.client.get(), Bytes("second")).ok());
   EXPECT_EQ(Text(*AwaitPacket(pair.server.get(), 64, 1000, Clock::Real())), "first");
   EXPECT_EQ(Text(*AwaitPacket(pair.server.get(), 64, 1000, Clock::Real())), "second");
-  EXPECT_EQ(AwaitPacket(pair.server.get(), 64, 10, Clock::Real()).error().code(), ErrorCode::kDeadlineExceeded);
+  EXPECT_EQ(AwaitPacket(pair.server.get(), 64, 10, Clock::Real()).error().code(),
+            ErrorCode::kDeadlineExceeded);
   pair.client.Reset();
   EXPECT_TRUE(AwaitPacket(pair.server.get(), 64, 1000, Clock::Real())->bytes.empty());
   EXPECT_EQ(SendPacket(pair.server.get(), Bytes("x")).code(), ErrorCode::kUnavailable);
@@ -107,7 +108,8 @@ TEST_F(SocketTest, ARefusalIsReadEvenWhenTheServerClosedWithUnreadPackets) {
   Pair other = Connect(listener->get());
   ASSERT_TRUE(SendPacket(other.client.get(), Bytes("never read")).ok());
   other.server.Reset();
-  EXPECT_EQ(AwaitPacket(other.client.get(), 64, 1000, Clock::Real()).error().code(), ErrorCode::kUnavailable);
+  EXPECT_EQ(AwaitPacket(other.client.get(), 64, 1000, Clock::Real()).error().code(),
+            ErrorCode::kUnavailable);
 }
 
 size_t OpenDescriptors() {
@@ -224,7 +226,8 @@ TEST_F(SocketTest, OneOfManyStartersListens) {
     std::vector<Result<UniqueFd>> results;
     for (int i = 0; i < 8; ++i) results.push_back(Fail(InternalError("not run")));
     std::vector<std::thread> threads;
-    for (auto& result : results) threads.emplace_back([&] { result = ListenUnix(path_, 0600, Clock::Real()); });
+    for (auto& result : results)
+      threads.emplace_back([&] { result = ListenUnix(path_, 0600, Clock::Real()); });
     for (auto& thread : threads) thread.join();
     int listening = 0;
     for (auto& result : results) {

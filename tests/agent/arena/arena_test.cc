@@ -354,7 +354,8 @@ TEST_F(ArenaTest, AHostileTrainerHarmsOnlyItself) {
   EXPECT_EQ(*mine->seal(slot), seal) << "the trainer cannot reach the ledger";
   EXPECT_EQ(FirstBadChunk(mine->slot(slot).first(1000), seal.chunk_crcs), 0U)
       << "the checksums show the damage";
-  EXPECT_EQ(AwaitProgress(mine->progress(0), 5, 0, Clock::Real()), ~0ULL) << "a hint that the caller bounds";
+  EXPECT_EQ(AwaitProgress(mine->progress(0), 5, 0, Clock::Real()), ~0ULL)
+      << "a hint that the caller bounds";
   ExpectSealed(*other, 0, Version(1, 1));
   uint32_t next = *mine->Lease(Version(1, 2), 4, 100);
   EXPECT_EQ(mine->progress(next).copied, 0U);

@@ -34,7 +34,8 @@ char FirstByte(const UniqueFd& fd) {
 class KeeperTest : public ::testing::Test {
  protected:
   KeeperClient Connect() {
-    auto client = KeeperClient::ConnectOrStart(run_dir_.path(), RunDir::KeeperBinary(), Clock::Real());
+    auto client =
+        KeeperClient::ConnectOrStart(run_dir_.path(), RunDir::KeeperBinary(), Clock::Real());
     EXPECT_TRUE(client) << client.error().ToString();
     return *std::move(client);
   }
@@ -165,7 +166,8 @@ TEST_F(KeeperTest, ManyStartersGetOneKeeper) {
   std::vector<std::thread> threads;
   for (pid_t& pid : pids) {
     threads.emplace_back([&] {
-      auto client = KeeperClient::ConnectOrStart(run_dir_.path(), RunDir::KeeperBinary(), Clock::Real());
+      auto client =
+          KeeperClient::ConnectOrStart(run_dir_.path(), RunDir::KeeperBinary(), Clock::Real());
       if (client) pid = client->Usage()->pid;
     });
   }
@@ -211,7 +213,8 @@ TEST_F(KeeperTest, EndsOnTermAndShutdownAndNotOnHangUp) {
   EXPECT_NE(second, pid);
   EXPECT_TRUE(next.Shutdown().ok());
   EXPECT_TRUE(RunDir::AwaitExit(second));
-  EXPECT_EQ(KeeperClient::Connect(run_dir_.path(), Clock::Real()).error().code(), ErrorCode::kNotFound);
+  EXPECT_EQ(KeeperClient::Connect(run_dir_.path(), Clock::Real()).error().code(),
+            ErrorCode::kNotFound);
 }
 
 TEST_F(KeeperTest, ReplacesTheSocketOfAKilledKeeper) {
@@ -240,7 +243,8 @@ TEST_F(KeeperTest, EndsWhenItIsUnreachableForGood) {
   pid_t pid = 0;
   {
     RunDir removed_dir;
-    auto client = KeeperClient::ConnectOrStart(removed_dir.path(), RunDir::KeeperBinary(), Clock::Real());
+    auto client =
+        KeeperClient::ConnectOrStart(removed_dir.path(), RunDir::KeeperBinary(), Clock::Real());
     ASSERT_TRUE(client);
     pid = client->Usage()->pid;
     std::filesystem::remove_all(removed_dir.path());
@@ -251,7 +255,8 @@ TEST_F(KeeperTest, EndsWhenItIsUnreachableForGood) {
 }
 
 TEST_F(KeeperTest, AnErrorNamesWhyItCannotBeStarted) {
-  auto missing = KeeperClient::ConnectOrStart(run_dir_.path(), "/nowhere/holdfast-keeper", Clock::Real());
+  auto missing =
+      KeeperClient::ConnectOrStart(run_dir_.path(), "/nowhere/holdfast-keeper", Clock::Real());
   ASSERT_FALSE(missing);
   EXPECT_EQ(missing.error().code(), ErrorCode::kNotFound);
   EXPECT_THAT(missing.error().message(), HasSubstr("install holdfast-keeper"));

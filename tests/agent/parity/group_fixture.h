@@ -203,8 +203,9 @@ class Group {
     const Shard& shard = node(position).shards.at(rank);
     const GroupPlan plan = PlanOfAll();
     Cancellation cancellation;
-    const GroupAccess access{plan,           NameOf(position), "gpt",    kVersion,
-                             Incarnation{3}, node(position),   network_, cancellation, Clock::Real()};
+    const GroupAccess access{plan,     NameOf(position), "gpt",
+                             kVersion, Incarnation{3},   node(position),
+                             network_, cancellation,     Clock::Real()};
     const uint64_t begin = chunk * kChunkBytes;
     std::vector<std::byte> bytes(std::min(kChunkBytes, shard.bytes.size() - begin));
     const ImageRange range{begin, bytes};
@@ -277,7 +278,7 @@ class Group {
     Cancellation cancellation;
     const GroupAccess access{*plan_,   NameOf(position),     "gpt",
                              kVersion, kVersion.incarnation, node(position),
-                             network_, cancellation, Clock::Real()};
+                             network_, cancellation,         Clock::Real()};
     HOLDFAST_ASSIGN_OR_RETURN(
         parity.seal, BuildParity(access, kWorld, node(position).rows, parity.bytes, Clock::Real(),
                                  Clock::Real().Now() + timeout));
@@ -290,8 +291,8 @@ class Group {
     for (const auto& [position, node] : lost_nodes) {
       for (const PlanRank& rank : plan.members()[position].ranks) {
         Cancellation cancellation;
-        const GroupAccess access{plan,           "fresh", "gpt",    kVersion,
-                                 Incarnation{3}, fresh,   network_, cancellation, Clock::Real()};
+        const GroupAccess access{plan,  "fresh",  "gpt",        kVersion,     Incarnation{3},
+                                 fresh, network_, cancellation, Clock::Real()};
         const auto deadline = Clock::Real().Now() + std::chrono::seconds(30);
         HOLDFAST_ASSIGN_OR_RETURN(const ShardSeal seal, FetchSeal(access, rank.rank, deadline));
         const Shard& original = node->shards.at(rank.rank);
@@ -313,8 +314,8 @@ class Group {
                        const TestNode& original_node) {
     const Shard& original = original_node.shards.at(ParityRank(plan.members()[position].number));
     Cancellation cancellation;
-    const GroupAccess access{plan,           "fresh", "gpt",    kVersion,
-                             Incarnation{3}, fresh,   network_, cancellation, Clock::Real()};
+    const GroupAccess access{plan,  "fresh",  "gpt",        kVersion,     Incarnation{3},
+                             fresh, network_, cancellation, Clock::Real()};
     std::vector<std::byte> image(original.bytes.size(), std::byte{0x5A});
     HOLDFAST_ASSIGN_OR_RETURN(const ShardSeal seal,
                               RebuildParity(

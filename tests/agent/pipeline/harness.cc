@@ -383,8 +383,8 @@ Result<TestTrainer> TestTrainer::Connect(const std::string& socket, const Option
   ReceivedPacket packet;
   MessageHeader header{};
   do {  // while memory is being reserved, progress notices come first
-    HOLDFAST_ASSIGN_OR_RETURN(packet,
-                              AwaitPacket(trainer.socket_.get(), kMessageBytesMax, 20'000, Clock::Real()));
+    HOLDFAST_ASSIGN_OR_RETURN(
+        packet, AwaitPacket(trainer.socket_.get(), kMessageBytesMax, 20'000, Clock::Real()));
     HOLDFAST_ASSIGN_OR_RETURN(header, CheckPacket(packet.bytes));
   } while (header.type == MessageType::kNotice);
   if (header.type == MessageType::kReply) {
@@ -422,8 +422,8 @@ SlotProgress& TestTrainer::progress(uint32_t index) {
 }
 
 Result<std::vector<std::byte>> TestTrainer::Receive(int timeout_ms) {
-  HOLDFAST_ASSIGN_OR_RETURN(ReceivedPacket packet,
-                            AwaitPacket(socket_.get(), kMessageBytesMax, timeout_ms, Clock::Real()));
+  HOLDFAST_ASSIGN_OR_RETURN(ReceivedPacket packet, AwaitPacket(socket_.get(), kMessageBytesMax,
+                                                               timeout_ms, Clock::Real()));
   if (packet.bytes.empty()) return Fail(UnavailableError("the agent closed the connection"));
   HOLDFAST_ASSIGN_OR_RETURN(const MessageHeader header, CheckPacket(packet.bytes));
   if (!packet.fds.empty()) last_fd_ = std::move(packet.fds[0]);
