@@ -7,7 +7,7 @@ namespace {
 constexpr size_t kTasksMax = 8192;
 }  // namespace
 
-Executor::Executor(uint32_t threads) {
+Executor::Executor(uint32_t threads, Clock& clock) : clock_(clock) {
   threads_.reserve(threads);
   for (uint32_t i = 0; i < threads; ++i) threads_.emplace_back([this] { Run(); });
 }
@@ -35,13 +35,13 @@ void Executor::Stop() {
 }
 
 bool Executor::StopWithin(int64_t timeout_ms) {
-  const Clock::TimePoint deadline = Clock::Real().Now() + std::chrono::milliseconds(timeout_ms);
+  const Clock::TimePoint deadline = clock_.Now() + std::chrono::milliseconds(timeout_ms);
   MutexLock lock(mutex_);
   stopping_ = true;
   tasks_.clear();
   changed_.NotifyAll();
   while (!running_.empty()) {
-    const auto left = deadline - Clock::Real().Now();
+    const auto left = deadline - clock_.Now();
     if (left <= Clock::Duration::zero()) return false;
     changed_.WaitFor(mutex_, left);
   }
@@ -51,8 +51,7 @@ bool Executor::StopWithin(int64_t timeout_ms) {
 int64_t Executor::OldestTaskMs() {
   MutexLock lock(mutex_);
   if (running_.empty()) return 0;
-  return std::chrono::duration_cast<std::chrono::milliseconds>(Clock::Real().Now() -
-                                                               *running_.begin())
+  return std::chrono::duration_cast<std::chrono::milliseconds>(clock_.Now() - *running_.begin())
       .count();
 }
 
@@ -71,7 +70,7 @@ void Executor::Run() {
       if (stopping_) return;
       task = std::move(tasks_.front());
       tasks_.pop_front();
-      began = running_.insert(Clock::Real().Now());
+      began = running_.insert(clock_.Now());
     }
     task();
     task = nullptr;

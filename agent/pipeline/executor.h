@@ -14,7 +14,7 @@ namespace holdfast::agent {
 /// A fixed number of threads that start tasks in the order they were posted. Thread-safe.
 class Executor {
  public:
-  explicit Executor(uint32_t threads);
+  Executor(uint32_t threads, Clock& clock);
   ~Executor();
 
   /// Returns false, and drops the task, when the queue is full or the executor is stopping.
@@ -31,6 +31,7 @@ class Executor {
  private:
   void Run();
 
+  Clock& clock_;
   Mutex mutex_;
   CondVar changed_;
   std::deque<std::function<void()>> tasks_ HOLDFAST_GUARDED_BY(mutex_);

@@ -29,7 +29,7 @@ ReaderService::ReaderService(const RestoreTools& tools, LoopQueue& loop, Session
       loop_(loop),
       sessions_(sessions),
       preparer_(preparer),
-      threads_(kReaderThreads),
+      threads_(kReaderThreads, tools.clock),
       shared_(tools, threads_) {}
 
 void ReaderService::Open(Session& session, uint64_t ticket, const RestoreDecision& decision,

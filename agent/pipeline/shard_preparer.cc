@@ -27,8 +27,8 @@ ShardPreparer::ShardPreparer(const RestoreTools& tools, int64_t wait_ms, LoopQue
       parity_(parity),
       jobs_(jobs),
       sessions_(sessions),
-      repairs_(kRepairs),
-      copies_(copies_at_once) {}
+      repairs_(kRepairs, tools.clock),
+      copies_(copies_at_once, tools.clock) {}
 
 void ShardPreparer::Apply(PrepareShard prepare) {
   const ShardKey key = prepare.identity.key();

@@ -8,7 +8,7 @@
 
 namespace holdfast::coord {
 namespace {
-constexpr auto kQueryTimeout = std::chrono::seconds(2);
+constexpr auto kPageQueryTimeout = std::chrono::seconds(2);
 }  // namespace
 
 ui::UiInput PageSource::Collect() {
@@ -38,7 +38,7 @@ ui::UiInput PageSource::Collect() {
     }
     answer->promise.set_value(std::move(answer->input));
   });
-  if (known.wait_for(kQueryTimeout) != std::future_status::ready) return {};
+  if (known.wait_for(kPageQueryTimeout) != std::future_status::ready) return {};
   ui::UiInput input = known.get();
   input.cluster.now_wall_nanos = clock_.WallNanos();
   input.ranks = watcher_.Readings();
@@ -59,7 +59,7 @@ Result<coordinator::WhatIfLostReply> PageSource::Impact(const std::string& node)
     }
     promise->set_value(std::move(reply));
   });
-  if (known.wait_for(kQueryTimeout) != std::future_status::ready) {
+  if (known.wait_for(kPageQueryTimeout) != std::future_status::ready) {
     return Fail(UnavailableError("the coordinator does not answer: try again"));
   }
   coordinator::WhatIfLostReply reply = known.get();

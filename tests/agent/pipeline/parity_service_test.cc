@@ -42,7 +42,7 @@ class ParityServiceTest : public PartsTest {
   }
 
   FakePeer peers_;
-  Executor background_{1};
+  Executor background_{1, Clock::Real()};
   std::unique_ptr<DamageTracker> damage_;
   std::unique_ptr<LocalShards> shards_;
   std::unique_ptr<NodePeerSource> source_;
