@@ -21,7 +21,7 @@ class SharedTiers {
  public:
   /// The arguments outlive the object. nullptr: the node does not reach the tier.
   SharedTiers(PerTier<TierStore*> stores, CoordinatorLink& link, Warnings& warnings, Clock& clock)
-      : stores_(stores), link_(link), warnings_(warnings), clock_(clock), thread_(1) {}
+      : stores_(stores), link_(link), warnings_(warnings), clock_(clock), thread_(1, clock) {}
 
   void SetLife(LifeId life);
   /// Removes a version. A removal that fails is repeated when a listing reports its shards again.

@@ -18,8 +18,7 @@ namespace holdfast::agent {
 class DataService final : public Agent::Service {
  public:
   /// The arguments must outlive the service.
-  DataService(Node& node, Volume& volume, Arena& arena, const std::string& node_name,
-              PerTier<TierStore*> shared_tiers = {});
+  DataService(Node& node, Volume& volume, Arena& arena, const std::string& node_name);
   /// Includes the peer server in the replies of Dump(). `peers` must outlive the service.
   void ShowPeers(const TcpPeerServer& peers) { peers_.store(&peers); }
   /// Serves the logs of `workers` by ReadWorkerLog(). `workers` must outlive the service.
