@@ -74,16 +74,16 @@ struct Results {
 
 /// Each drill is an object as `holdfast drill -o json` prints it.
 std::string ToJson(const Results& results) {
-  cli::Json drills = cli::Json::array();
+  holdfast::Json drills = holdfast::Json::array();
   for (const DrillReport& report : results.drills) drills.push_back(faults::DrillJson(report));
-  const cli::Json document = {{"schema", 3},
-                              {"bit_identical", results.bit_identical},
-                              {"steps", results.steps},
-                              {"restarts", results.restarts},
-                              {"parameter_bytes", results.parameter_bytes},
-                              {"seconds", results.seconds},
-                              {"drills", std::move(drills)},
-                              {"skipped", results.skipped}};
+  const holdfast::Json document = {{"schema", 3},
+                                   {"bit_identical", results.bit_identical},
+                                   {"steps", results.steps},
+                                   {"restarts", results.restarts},
+                                   {"parameter_bytes", results.parameter_bytes},
+                                   {"seconds", results.seconds},
+                                   {"drills", std::move(drills)},
+                                   {"skipped", results.skipped}};
   return document.dump(2) + "\n";
 }
 

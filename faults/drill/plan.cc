@@ -9,7 +9,6 @@
 #include "faults/drill/links.h"
 
 namespace holdfast::faults {
-using cli::Count;
 using cli::Printable;
 using coord::FromProto;
 namespace {

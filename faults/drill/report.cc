@@ -14,12 +14,9 @@
 namespace holdfast::faults {
 using cli::FormatSeconds;
 using cli::Join;
-using cli::Json;
 using cli::Printable;
 using cli::Table;
-using cli::TimeJson;
 using cli::Tone;
-using cli::VersionJson;
 namespace {
 constexpr int kPicWidth = 900;
 constexpr int kPicLeft = 20;

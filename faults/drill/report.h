@@ -13,7 +13,7 @@ namespace holdfast::faults {
 cli::Table DrillTable(const std::vector<DrillReport>& reports);
 /// Returns the text below the table: the faults, missed objectives and notes.
 std::string DrillNotes(const std::vector<DrillReport>& reports);
-cli::Json DrillJson(const DrillReport& report);
+Json DrillJson(const DrillReport& report);
 /// Returns a self-contained HTML page: the figures, and a timeline of each drill as SVG.
 std::string DrillPage(const std::string& job, const DrillObjective& objective,
                       const std::vector<DrillReport>& reports);

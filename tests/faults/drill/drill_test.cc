@@ -140,7 +140,7 @@ TEST(DrillTest, ThePageIsCompleteAndEscaped) {
 }
 
 TEST(DrillTest, JsonHasNullForUnknownValues) {
-  const cli::Json json = DrillJson(Recovered());
+  const holdfast::Json json = DrillJson(Recovered());
   EXPECT_EQ(json["detect_ms"], 200);
   EXPECT_TRUE(json["decide_ms"].is_null());
   EXPECT_TRUE(json["incident"].is_null());
