@@ -26,7 +26,7 @@ of the last incident, and nodes that need attention. ETTR is the share of time i
 Examples:
   holdfast top
   holdfast top my-job
-  holdfast top -n 1           one frame
+  holdfast top --count 1      one frame
 )";
 
 constexpr int64_t kStaleAfterNanos = 600'000'000'000;

@@ -1,6 +1,8 @@
 #include "coordinator/ui/ui_server.h"
 
+#include <arpa/inet.h>
 #include <fmt/format.h>
+#include <netinet/in.h>
 
 #include <algorithm>
 #include <utility>
@@ -194,8 +196,11 @@ std::string UiServer::Render(const UiInput& input) {
 /// A web site can make a browser connect to loopback under the site's own name.
 bool UiServer::IsFromOtherSite(const HttpRequest& request) const {
   if (!checks_host_) return false;
-  return request.host != "localhost" && request.host != "[::1]" &&
-         !request.host.starts_with("127.");
+  // A name such as 127.0.0.1.example.org can belong to anybody.
+  in_addr address{};
+  const bool is_address = ::inet_pton(AF_INET, request.host.c_str(), &address) == 1;
+  const bool is_loopback = is_address && ntohl(address.s_addr) >> 24 == IN_LOOPBACKNET;
+  return !is_loopback && request.host != "localhost" && request.host != "[::1]";
 }
 
 HttpAnswer UiServer::Get(const HttpRequest& request) {

@@ -141,7 +141,7 @@ class Live(unittest.TestCase):
         coordinator = self.coordinator()
         url = coordinator.url()
         self.assertEqual(coordinator.cli("ui").stdout, url + "\n")
-        top = coordinator.cli("top", "-n", "1")
+        top = coordinator.cli("top", "--count", "1")
         self.assertEqual(top.returncode, 2, top.stderr)
         self.assertIn("NO_NODES", top.stdout)
         self.assertIn("> holdfast doctor", top.stdout)
