@@ -168,8 +168,8 @@ SourceList VersionReader::SourcesOf(
       sources.push_back(tools_.local.Source(key, place.tier));
     } else {
       sources.push_back(std::make_unique<PeerChunks>(
-          tools_.reach.transport, tools_.clock, PeerPlace{place.node, place.peer_address, place.tier}, key,
-          incarnation_));
+          tools_.reach.transport, tools_.clock,
+          PeerPlace{place.node, place.peer_address, place.tier}, key, incarnation_));
     }
   }
   for (const auto& group : groups) {

@@ -306,7 +306,7 @@ Status RemoteDirectory::Quarantine(const ShardKey& key, const std::string& why) 
   HOLDFAST_RETURN_IF_ERROR(ValidateJobName(key.job));
   HOLDFAST_ASSIGN_OR_RETURN(const OpenedPtr opened, Open(/*make=*/false));
   const Status moved = QuarantineShard(opened->dirs, key);
-  Log(LogLevel::kWarn, moved.ok() ? "RemoteQuarantined" : "RemoteQuarantineFailed",
+  Log(LogLevel::kWarn, "RemoteShardQuarantined",
       {Kv("shard", ToString(key)), Kv("why", why), Kv("status", moved.ToString())});
   return Check(opened, moved);
 }

@@ -194,7 +194,8 @@ Status NodeHost::Open(const std::shared_ptr<AgentLife>& life) {
                              .scrub = {.bytes_per_s = 64 << 20, .pause_ms = 20'000},
                              .seen_life = link.seen,
                              .processes = world_.processes};
-  life->node = std::make_unique<agent::Node>(options, *life->arena, *life->volume, *life->link, *life->peers, *life->clock);
+  life->node = std::make_unique<agent::Node>(options, *life->arena, *life->volume, *life->link,
+                                             *life->peers, *life->clock);
   life->node->Adopt();
   life->socket = world_.dir + "/" + name_ + "." + std::to_string(starts_);
   HOLDFAST_ASSIGN_OR_RETURN(UniqueFd listener, agent::ListenUnix(life->socket, 0600, *life->clock));

@@ -180,8 +180,8 @@ TEST_F(PeerChunksTest, IdleConnectionsOfOtherNodesDoNotKeepAReaderOut) {
   std::vector<std::unique_ptr<PeerTransport>> others;
   for (int i = 0; i < 5; ++i) {
     others.push_back(*ConnectAs(fmt::format("n{}", 10 + i)));
-    PeerChunks source(*others.back(), Clock::Real(), {"n1", server_->address(), Tier::kMemory}, kShardId.key(),
-                      kCurrent);
+    PeerChunks source(*others.back(), Clock::Real(), {"n1", server_->address(), Tier::kMemory},
+                      kShardId.key(), kCurrent);
     const auto begin = Clock::Real().Now();
     const auto seal = source.ReadSeal();
     EXPECT_TRUE(seal) << seal.error().ToString();

@@ -39,9 +39,8 @@ class NodeWorld : public PartsTest, public SourceWorld {
     damage_ = std::make_unique<DamageTracker>(*ranks_, *volume_, link_);
     shards_ = std::make_unique<LocalShards>(*ranks_, *volume_, *damage_);
     transport_ = *ConnectAs("node-1");
-    peer_source_ =
-        std::make_unique<NodePeerSource>("node-0", *ranks_, *shards_, *damage_, *transport_,
-                                         Clock::Real());
+    peer_source_ = std::make_unique<NodePeerSource>("node-0", *ranks_, *shards_, *damage_,
+                                                    *transport_, Clock::Real());
     server_ = *ServeAt(*peer_source_);
     image_ = MakeImage(kShardId, 4'500'000);
     seal_.identity = kShardId;
@@ -89,8 +88,8 @@ class NodeWorld : public PartsTest, public SourceWorld {
     }
   }
   std::unique_ptr<ChunkSource> FromPeer(const ShardKey& key, Incarnation current) {
-    return std::make_unique<PeerChunks>(*transport_, Clock::Real(), PeerPlace{"node-0", server_->address(), tier_},
-                                        key, current);
+    return std::make_unique<PeerChunks>(
+        *transport_, Clock::Real(), PeerPlace{"node-0", server_->address(), tier_}, key, current);
   }
   void Truncate(uint64_t bytes) {
     for (const std::string& path : disk_.Files()) {

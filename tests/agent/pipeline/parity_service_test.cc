@@ -17,7 +17,7 @@ class ParityServiceTest : public PartsTest {
     damage_ = std::make_unique<DamageTracker>(*ranks_, *volume_, link_);
     shards_ = std::make_unique<LocalShards>(*ranks_, *volume_, *damage_);
     source_ = std::make_unique<NodePeerSource>("node-0", *ranks_, *shards_, *damage_, peers_,
-                                                Clock::Real());
+                                               Clock::Real());
     reach_ = std::make_unique<PeerReach>(peers_, "node-0", Clock::Real());
     parity_ = std::make_unique<ParityService>(ParityTools{.node = "node-0",
                                                           .build_timeout_ms = 10'000,

@@ -50,7 +50,7 @@ TEST_P(RevisionsTest, ACommittedVersionCostsAtMostTwoRevisionsPerTier) {
       }
     }
     const VersionId last{Incarnation{1}, Step{kVersions}};
-    ASSERT_TRUE(local::WaitUntil([&] { return agent.StateOf("gpt").disk_committed == last; },
+    ASSERT_TRUE(local::WaitUntil([&] { return agent.StateOf("gpt").committed[Tier::kDisk] == last; },
                                  std::chrono::seconds(20)));
     const int64_t revisions = etcd.revision() - before;
     RecordProperty("revisions", static_cast<int>(revisions));

@@ -66,8 +66,8 @@ TEST(HealthTest, AHealthyClusterHasNoFindings) {
   JobHealth job = HealthOf(snapshot, snapshot.status.jobs(0));
   EXPECT_EQ(job.phase, "joined");
   EXPECT_EQ(job.pending_bytes, 512U);
-  EXPECT_EQ(job.memory_committed_wall_nanos, kNow - 2 * kSecond);
-  EXPECT_EQ(job.disk_committed_wall_nanos, kNow - 4 * kSecond);
+  EXPECT_EQ(job.committed_wall_nanos[Tier::kMemory], kNow - 2 * kSecond);
+  EXPECT_EQ(job.committed_wall_nanos[Tier::kDisk], kNow - 4 * kSecond);
 }
 
 TEST(HealthTest, NodeDownIsAWarningUntilAllNodesAreDown) {
