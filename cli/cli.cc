@@ -88,6 +88,7 @@ struct Program {
   RawOptions raw;
   std::vector<std::pair<CLI::App*, std::unique_ptr<Command>>> commands;
   CLI::App* completion = nullptr;
+  std::string shell;  // the argument of `completion`
 };
 
 /// Declares every command and option.
@@ -129,12 +130,14 @@ void Describe(Program& program) {
   add(MakeDoctorCommand());
   add(MakeDrillCommand());
   add(MakeDumpCommand());
-  program.completion = app.add_subcommand("completion", "Print a shell completion script (bash)");
-  program.completion->footer("\nExamples:\n  source <(holdfast completion bash)\n");
-  static std::string shell;
-  program.completion->add_option("SHELL", shell, "bash")
+  program.completion =
+      app.add_subcommand("completion", "Print a shell completion script (bash, zsh)");
+  program.completion->footer(
+      "\nExamples:\n  source <(holdfast completion bash)\n"
+      "  holdfast completion zsh > ~/.zfunc/_holdfast    in a folder of $fpath\n");
+  program.completion->add_option("SHELL", program.shell, "bash or zsh")
       ->required()
-      ->check(CLI::IsMember({"bash"}).description(""));
+      ->check(CLI::IsMember({"bash", "zsh"}).description(""));
 }
 
 size_t EditDistance(const std::string& a, const std::string& b) {
@@ -185,7 +188,7 @@ std::string UnknownCommand(const CLI::App& app, int argc, char** argv) {
 /// Runs the chosen command. parse() has checked that exactly one was chosen.
 Result<ExitCode> RunChosen(Program& program, Output& output) {
   if (program.completion->parsed()) {
-    output.Write(BashCompletion(program.app));
+    output.Write(program.shell == "zsh" ? ZshCompletion(program.app) : BashCompletion(program.app));
     return ExitCode::kOk;
   }
   Context context{program.options, output, Clock::Real()};

@@ -19,14 +19,20 @@ case "${1:-}" in
     packages+=(
       chromium
       chromium-driver
+      debhelper
       etcd-server
+      fakeroot
+      help2man
       libseccomp-dev
+      lintian
+      mmdebstrap
       munge
       prometheus
       python3-pip
       python3-selenium
       slurm-wlm
       systemd
+      zsh
     )
     ;;
   --lint) packages+=(clang-14 clang-tidy-14 clang-format-14 libclang-rt-14-dev) ;;
