@@ -31,7 +31,7 @@ class Scheduler {
   virtual void Wake(const void* object, bool all) = 0;
   /// As poll(2), on virtual time.
   virtual int Poll(pollfd* fds, size_t count, int timeout_ms) = 0;
-  /// Informs Poll() that a descriptor may have become ready.
+  /// Makes each Poll() check its descriptors again.
   virtual void WakePolls() = 0;
   virtual uint64_t RandomBits() = 0;
 

@@ -27,7 +27,7 @@ struct SimProcess {
 
 struct SimSchedulerOptions {
   uint64_t seed = 1;
-  /// On average, one in this number of lock operations lets another thread run.
+  /// One of this number of lock operations lets another thread run.
   uint64_t yield_one_in = 8;
   /// Longest virtual time that one step of a thread takes.
   uint64_t step_ns_max = 20'000;
@@ -49,7 +49,7 @@ class SimScheduler final : public Scheduler {
   bool Run(std::function<void()> body);
   const std::string& problem() const { return problem_; }
 
-  /// Starts a thread of another process. It ends on its own and is never joined.
+  /// Starts a thread of another process. It ends on its own and is not joined.
   void Spawn(SimProcess& process, std::function<void()> body);
   SimProcess* current_process() const;
   /// Stops the threads of the process for this time.

@@ -260,7 +260,7 @@ void Checker::OnRestored(const std::string& job, uint64_t run, uint64_t life, ui
 void Checker::OnNotified(pid_t pid, VersionId version, Tier tier) {
   VersionId& newest = notified_[{pid, tier}];
   if (version < newest) {
-    Fail(fmt::format("trainer {} received {} as the newest at {}, after {}", pid,
+    Fail(fmt::format("trainer {} got a notice that {} is the newest at {}, after {}", pid,
                      ToString(version), ToString(tier), ToString(newest)));
   }
   newest = std::max(newest, version);

@@ -15,8 +15,8 @@
 namespace holdfast::simulation {
 
 /// Watches the whole system from outside and records each broken promise. It knows what the
-/// coordinator has stored, what agents have reported, what trainers received and have read, and
-/// which faults have destroyed something.
+/// coordinator has stored, what agents have reported, which notices trainers got and what they have
+/// read, and which faults have destroyed something.
 class Checker {
  public:
   // ---- what happens ----
@@ -41,7 +41,7 @@ class Checker {
   /// run whose bytes they are. `life`: store_life() when the rank sent its request.
   void OnRestored(const std::string& job, uint64_t run, uint64_t life, uint32_t rank,
                   std::optional<VersionId> version, std::optional<uint64_t> saved_by);
-  /// A trainer process received a version as committed.
+  /// A trainer process got a notice that a version is committed.
   /// Remembers which run has an incarnation.
   void OnJoined(const std::string& job, uint64_t run, Incarnation incarnation) {
     jobs_[job].runs[run] = incarnation;

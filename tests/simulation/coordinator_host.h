@@ -54,7 +54,7 @@ class CoordinatorHost {
   /// Replaces the store by the kept copy, as an operator does: with a new life.
   void RestoreCopy();
 
-  /// On average, one write in this number fails with an unknown outcome; 0: none.
+  /// One write of this number fails with an unknown outcome; 0: none.
   uint64_t write_fails_one_in = 0;
   coord::StateOptions options;
 

@@ -21,7 +21,7 @@ constexpr char kHelp[] =
     "usage: holdfast-simulation [--seed N | --seeds N [--start N]] [--long] [--twice]\n"
     "\n"
     "  --seed N     replay one seed and print what happens\n"
-    "  --seeds N    simulate N seeds\n"
+    "  --seeds N    the number of seeds\n"
     "  --start N    the first of them (1)\n"
     "  --long       ten times as much virtual time with faults\n"
     "  --twice      simulate each seed twice and compare the traces\n"

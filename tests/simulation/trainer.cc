@@ -24,7 +24,7 @@ using std::chrono::seconds;
 constexpr int kTurnMs = 20;  // how late a killed trainer ends
 constexpr uint32_t kSlots = 3;
 
-/// The first bytes of the tensor name the rank and the save; all others follow from them.
+/// The first bytes of the tensor identify the save; all others follow from them.
 struct Stamp {
   uint64_t run = 0;
   uint64_t incarnation = 0;

@@ -91,7 +91,7 @@ class Trainer {
 };
 
 /// The image that a rank of a run saves at a version. Each byte depends on all of these, so that a
-/// reader can determine which save any byte is from.
+/// reader can find the save that any byte is from.
 std::vector<std::byte> MakeImage(const ShardIdentity& identity, uint64_t run,
                                  uint64_t tensor_bytes);
 /// Returns the run that saved the image; nullopt if any byte is not what it saved.
