@@ -51,7 +51,8 @@ void Checker::OnVersion(const coord::Mutation& mutation) {
                      ToString(record->version), record->job, view.incarnation.value));
   }
   for (Tier tier : {Tier::kMemory, Tier::kPeer, Tier::kDisk}) {
-    const bool now = (record->tiers & TierBit(tier)) != 0;
+    // An adopted version has each shard somewhere, not all of them at one tier.
+    const bool now = (record->tiers & TierBit(tier)) != 0 && record->adopted_from.value == 0;
     if (now && (before & TierBit(tier)) == 0) {
       OnCommitted(record->job, view, record->version, record->world, tier);
     }
@@ -79,7 +80,11 @@ void Checker::OnCommitted(const std::string& job, JobView& view, VersionId versi
 }
 
 void Checker::OnLineage(const coord::Mutation& mutation) {
-  if (!mutation.value) return;
+  if (!mutation.value) {
+    // "lineage/<job>/<incarnation>": an operator has removed the job.
+    const std::string rest = mutation.key.substr(coord::kLineagePrefix.size());
+    return OnForgotten(rest.substr(0, rest.find('/')));
+  }
   const auto record = coord::DecodeLineage(mutation.key, *mutation.value);
   if (!record) return Fail("a stored lineage cannot be decoded: " + record.error().ToString());
   JobView& view = jobs_[record->job];
