@@ -26,8 +26,7 @@ std::string BuildInfo() {
 
 std::optional<int> ParseProgramArgs(int argc, char** argv, const std::string& description,
                                     ConfigSchema& schema, const std::function<Status()>& check) {
-  const std::string path = argc > 0 ? argv[0] : "";
-  CLI::App app(description, path.substr(path.rfind('/') + 1));
+  CLI::App app(description);
   std::string config_path;
   std::vector<std::string> assignments;
   bool version = false;

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "agent/arena/keeper_protocol.h"
-#include "base/clock.h"
 #include "base/fd.h"
 #include "base/status.h"
 
@@ -33,17 +32,15 @@ struct KeeperUsage {
 class KeeperClient {
  public:
   /// Returns NotFound or Unavailable when no keeper runs.
-  static Result<KeeperClient> Connect(const std::string& run_dir, Clock& clock);
+  static Result<KeeperClient> Connect(const std::string& run_dir);
   /// Connects, after starting `binary` if no keeper answers. Concurrent callers get the same
   /// keeper. The keeper is not a child of this process: it has its own session, inherits no
   /// descriptor, and logs to <run_dir>/keeper.log.
-  static Result<KeeperClient> ConnectOrStart(const std::string& run_dir, const std::string& binary,
-                                             Clock& clock);
+  static Result<KeeperClient> ConnectOrStart(const std::string& run_dir, const std::string& binary);
 
   /// Connects to a keeper that another process starts. Returns Unavailable when none answers within
   /// `patience`.
-  static Result<KeeperClient> Await(const std::string& run_dir, std::chrono::milliseconds patience,
-                                    Clock& clock);
+  static Result<KeeperClient> Await(const std::string& run_dir, std::chrono::milliseconds patience);
 
   /// Stores an entry. The keeper gets duplicates of the descriptors; an entry of the same name is
   /// replaced.
@@ -56,7 +53,7 @@ class KeeperClient {
   Status Shutdown();
 
  private:
-  KeeperClient(UniqueFd socket, Clock& clock) : socket_(std::move(socket)), clock_(&clock) {}
+  explicit KeeperClient(UniqueFd socket) : socket_(std::move(socket)) {}
   struct Answer {
     KeeperReply reply;
     std::vector<UniqueFd> fds;
@@ -67,7 +64,6 @@ class KeeperClient {
   Status CallForStatus(const KeeperRequest& request, std::span<const int> fds = {});
 
   UniqueFd socket_;
-  Clock* clock_;  // not null
 };
 
 }  // namespace holdfast::agent

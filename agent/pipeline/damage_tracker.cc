@@ -41,9 +41,7 @@ Result<ShardSeal> DamageTracker::SealOfProtected(const ShardKey& key, Tier tier)
 }
 
 bool DamageTracker::OnDamaged(const ShardKey& key, Tier tier, const Status& how) {
-  // Parity groups repair the replicas of nodes. A shard of a shared tier is copied there again.
-  const auto seal =
-      IsShared(tier) ? Result<ShardSeal>(Fail(NotFoundError(""))) : SealOfProtected(key, tier);
+  const auto seal = SealOfProtected(key, tier);
   if (!seal) {
     OnLost(key, tier, how);
     return true;
@@ -67,9 +65,8 @@ void DamageTracker::OnLost(const ShardKey& key, Tier tier, const Status& how) {
     const RankLease rank = ranks_.FindHolder(key);
     if (!rank || !rank->slots.pins().Discard(key.version).ok()) return;  // known already
   } else {
-    if (stores_[tier] == nullptr) return;
-    const Status moved = stores_[tier]->Quarantine(key, how.message());
-    if (tier == Tier::kDisk) ForgetOnDisk({key});
+    const Status moved = volume_.Quarantine(key, how.message());
+    ForgetOnDisk({key});
     if (moved.code() == ErrorCode::kNotFound) return;
     if (!moved.ok()) Log(LogLevel::kError, "QuarantineFailed", {Kv("error", moved.ToString())});
   }

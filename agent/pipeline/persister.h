@@ -1,8 +1,9 @@
 #pragma once
 
+#include <thread>
+
 #include "agent/pipeline/disk_slots.h"
 #include "agent/pipeline/rank_events.h"
-#include "base/thread.h"
 #include "storage/volume/volume.h"
 
 namespace holdfast::agent {
@@ -31,7 +32,7 @@ class Persister {
   DiskSlots& slots_;
   Volume& volume_;
   RankEvents& events_;
-  Thread thread_;
+  std::thread thread_;
 };
 
 }  // namespace holdfast::agent

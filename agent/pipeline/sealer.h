@@ -1,9 +1,10 @@
 #pragma once
 
+#include <thread>
+
 #include "agent/pipeline/rank_events.h"
 #include "agent/pipeline/save_slots.h"
 #include "base/clock.h"
-#include "base/thread.h"
 
 namespace holdfast::agent {
 
@@ -29,7 +30,7 @@ class Sealer {
   SealSlots& slots_;
   RankEvents& events_;
   Clock& clock_;
-  Thread thread_;
+  std::thread thread_;
 };
 
 /// Parses the header of `image` from a private copy. InvalidArgument: the identity is not

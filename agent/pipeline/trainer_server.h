@@ -33,8 +33,7 @@ class TrainerServer final : private SessionControl {
   /// The references outlive the server.
   TrainerServer(int64_t hello_timeout_ms, const TrainerServices& services, CoordinatorLink& link,
                 Clock& clock, LoopQueue& loop, SessionTable& sessions, RankRegistry& ranks,
-                const JobTable& jobs, WatchedRanks& watched, TrainerProcesses& processes,
-                ProcessTable& table);
+                const JobTable& jobs, WatchedRanks& watched, TrainerProcesses& processes);
 
   /// Serves connections to `listener` from the next Poll() on.
   void Listen(UniqueFd listener) { listener_ = std::move(listener); }
@@ -81,7 +80,6 @@ class TrainerServer final : private SessionControl {
   const JobTable& jobs_;
   WatchedRanks& watched_;
   TrainerProcesses& processes_;
-  ProcessTable& table_;
   UniqueFd listener_;
   std::atomic<uint32_t> session_count_{0};
 };

@@ -7,6 +7,7 @@
 
 #include "agent/peers/config.h"
 #include "base/config.h"
+#include "base/log.h"
 #include "base/metrics/metrics_options.h"
 #include "coordinator/api/channel.h"
 
@@ -34,9 +35,6 @@ struct AgentConfig {
   PeersConfig peers;
   int64_t peer_every_steps = 0;
   int64_t peer_build_timeout_ms = 30'000;
-  std::string remote_url;  // empty: no tier remote
-  int64_t remote_requests_in_flight = 4;
-  int64_t remote_shards_at_once = 2;
   uint64_t scrub_bytes_per_s = 64ULL << 20;
   int64_t scrub_pause_ms = 3'600'000;
   std::vector<std::string> labels;  // name=value
@@ -45,6 +43,7 @@ struct AgentConfig {
   std::string workers_log_dir = "/var/log/holdfast";
   std::string nvml_library = "libnvidia-ml.so.1";
   coord::MetricsOptions metrics;
+  bool drills_enabled = false;
 
   /// Adds every field to `schema`. The configuration must outlive the schema.
   void Bind(ConfigSchema& schema);
@@ -56,5 +55,7 @@ struct AgentConfig {
   /// a start refuses a bad configuration before it changes anything.
   Status CheckStart() const;
 };
+
+Result<LogLevel> ParseLogLevel(const std::string& text);
 
 }  // namespace holdfast::agent

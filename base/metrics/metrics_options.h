@@ -4,7 +4,6 @@
 #include <string>
 
 #include "base/config.h"
-#include "base/http/http_options.h"
 #include "base/status.h"
 
 namespace holdfast::coord {
@@ -21,11 +20,21 @@ struct MetricsOptions {
   bool enabled() const { return !listen.empty() || !textfile.empty(); }
 };
 
-/// The HTTP part of the options.
-HttpOptions HttpOf(const MetricsOptions& options);
+/// The program's certificate, in PEM form: tls.cert and tls.key. Empty: the program has none.
+struct MetricsTls {
+  std::string cert;
+  std::string key;
+};
+
+inline constexpr size_t kMetricsTokenBytesMin = 16;
+inline constexpr size_t kMetricsTokenBytesMax = 4096;
 
 /// Checks the options and the files that they name. InvalidArgument and PermissionDenied name the
 /// key to change.
-Status CheckMetrics(const MetricsOptions& options, const HttpCertificate& tls);
+Status CheckMetrics(const MetricsOptions& options, const MetricsTls& tls);
+
+/// Reads a token, without white space at its end. PermissionDenied when other users may access the
+/// file.
+Result<std::string> ReadMetricsToken(const std::string& path);
 
 }  // namespace holdfast::coord

@@ -10,8 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/tiers.h"
-
 #include "client/core/api.h"
 
 using holdfast::ErrorCode;
@@ -151,7 +149,7 @@ holdfast_code holdfast_latest(holdfast_client* client, uint32_t tier, holdfast_v
                               holdfast_error* error) {
   return OnClient(client, error, [&](Client& core) -> Status {
     if (version == nullptr) return holdfast::InvalidArgumentError("version is NULL");
-    if (!holdfast::IsTierNumber(tier)) {
+    if (tier < HOLDFAST_TIER_MEMORY || tier > HOLDFAST_TIER_REMOTE) {
       return holdfast::InvalidArgumentError("tier " + std::to_string(tier) + " does not exist");
     }
     HOLDFAST_ASSIGN_OR_RETURN(auto latest, core.Latest(static_cast<holdfast::Tier>(tier)));

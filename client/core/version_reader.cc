@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "agent/api/version_listing.h"
-#include "base/tiers.h"
 
 namespace holdfast::client {
 namespace {
@@ -104,7 +103,8 @@ Status VersionReader::OpenAtAgent(const AgentLink::Use& use, std::optional<Versi
   HOLDFAST_ASSIGN_OR_RETURN(const agent::ReplyMessage reply,
                             link_.Call(use, open, deadline + kAnswerSlack, &memory));
   if (reply.code != 0) return StatusOf(reply);
-  if (!memory.valid() || reply.image_bytes > agent::kListingBytesMax || !IsTierNumber(reply.tier)) {
+  if (!memory.valid() || reply.image_bytes > agent::kListingBytesMax || reply.tier < 1 ||
+      reply.tier > static_cast<uint32_t>(Tier::kRemote)) {
     return InternalError("the agent's answer to OpenReader is invalid");
   }
   HOLDFAST_ASSIGN_OR_RETURN(

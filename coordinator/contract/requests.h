@@ -43,7 +43,7 @@ struct RestoreDecision {
 /// An intact replica of a shard.
 struct ShardPlace {
   std::string node;
-  std::string peer_address;  // empty: not known
+  std::string address;  // of its data service
   Tier tier = Tier::kMemory;
 };
 

@@ -4,7 +4,6 @@
 #include <string>
 
 #include "base/status.h"
-#include "coordinator/store/meta_store.h"
 
 namespace holdfast::coord {
 
@@ -17,13 +16,8 @@ struct BackupCounts {
   uint64_t bytes = 0;
 };
 
-/// Copies the records of `from`, as of one moment, into a new embedded store in `to`, which must be
-/// absent or empty. The copy has a new life and is durable on return. After an error `to` is not
-/// usable.
-Result<BackupCounts> BackUpStore(MetaStore& from, const std::string& to);
-
 /// Copies the metadata store in `from`, which may be in use, into `to`, which must be absent or
-/// empty. See above.
+/// empty. The copy has a new life and is durable on return. After an error `to` is not usable.
 Result<BackupCounts> BackUpStore(const std::string& from, const std::string& to);
 
 }  // namespace holdfast::coord

@@ -44,8 +44,7 @@ Status SimDisk::State::CheckAlive(uint64_t opened_in) const {
   return Status::Ok();
 }
 
-Result<SimFaultEffects> SimDisk::State::Begin(uint64_t opened_in, SimOp op,
-                                              const std::string& path) {
+Result<SimTurn> SimDisk::State::Begin(uint64_t opened_in, SimOp op, const std::string& path) {
   HOLDFAST_RETURN_IF_ERROR(CheckAlive(opened_in));
   if (operations_left == 0) {
     down = true;
@@ -53,7 +52,7 @@ Result<SimFaultEffects> SimDisk::State::Begin(uint64_t opened_in, SimOp op,
   }
   if (operations_left != UINT64_MAX) --operations_left;
   ++counts[static_cast<size_t>(op)];
-  SimFaultEffects effects;
+  SimTurn turn;
   uint64_t delay_ms = 0;
   Status failure;
   for (SimFault& fault : faults) {
@@ -71,10 +70,10 @@ Result<SimFaultEffects> SimDisk::State::Begin(uint64_t opened_in, SimOp op,
         failure = OutOfSpaceError(fmt::format("{}: simulated full disk", path));
         break;
       case SimEffect::kShort:
-        effects.shorten = true;
+        turn.shorten = true;
         break;
       case SimEffect::kBitFlip:
-        effects.flip = true;
+        turn.flip = true;
         break;
       case SimEffect::kDelay:
         delay_ms += fault.delay_ms;
@@ -88,11 +87,11 @@ Result<SimFaultEffects> SimDisk::State::Begin(uint64_t opened_in, SimOp op,
     HOLDFAST_RETURN_IF_ERROR(CheckAlive(opened_in));
   }
   HOLDFAST_RETURN_IF_ERROR(failure);
-  return effects;
+  return turn;
 }
 
 Status SimDisk::State::Count(uint64_t opened_in, SimOp op, const std::string& path) {
-  HOLDFAST_ASSIGN_OR_RETURN([[maybe_unused]] SimFaultEffects effects, Begin(opened_in, op, path));
+  HOLDFAST_ASSIGN_OR_RETURN([[maybe_unused]] SimTurn turn, Begin(opened_in, op, path));
   return Status::Ok();
 }
 

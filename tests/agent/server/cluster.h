@@ -4,7 +4,6 @@
 
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -68,14 +67,9 @@ class TestCluster {
   std::map<int, Program> agents_;
 };
 
-struct ShardPart {
-  uint64_t offset = 0;
-  uint64_t bytes = 0;
-};
-/// Reads a shard, or a part of one, from the data service and checks each chunk.
+/// Reads a shard from the data service and checks each chunk.
 Result<std::vector<std::byte>> ReadShardFrom(Agent::Stub& stub, const ShardKey& key, Tier tier,
-                                             ShardSeal* seal,
-                                             std::optional<ShardPart> part = std::nullopt);
+                                             ShardSeal* seal);
 
 std::string ReadText(const std::string& path);
 

@@ -71,8 +71,7 @@ class Harness {
     event.agent_id = agent_id;
     event.data_address = "unix:/" + node;
     event.replicas = std::move(replicas);
-    event.peer_address = "unix:/" + node + ".peer";
-    event.no_parity = !peers;
+    if (peers) event.peer_address = "unix:/" + node + ".peer";
     event.ranks = ranks[node];
     event.disk_every = disk_every;
     event.labels = labels[node];
