@@ -1,8 +1,11 @@
 #include "base/clock.h"
 
 #include <cstdio>
+#include <cstdlib>
 #include <ctime>
 #include <thread>
+
+#include "base/scheduler.h"
 
 namespace holdfast {
 namespace {
@@ -18,6 +21,8 @@ class RealClock : public Clock {
 }  // namespace
 
 Clock& Clock::Real() {
+  // A simulated system has virtual time only.
+  if (Scheduler::Installed() != nullptr) std::abort();
   static RealClock clock;
   return clock;
 }

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <algorithm>
 
 #include <charconv>
 #include <memory>
@@ -91,6 +92,23 @@ Result<Endpoint> ParseEndpoint(std::string_view text) {
   if (!IsHostName(host)) return Fail(Bad(text, "not a valid host name or address"));
   endpoint.host = host;
   return endpoint;
+}
+
+Result<std::vector<Endpoint>> ParseEndpointList(std::string_view text) {
+  std::vector<Endpoint> endpoints;
+  for (;;) {
+    const size_t comma = text.find(',');
+    HOLDFAST_ASSIGN_OR_RETURN(Endpoint endpoint, ParseEndpoint(text.substr(0, comma)));
+    if (endpoint.kind == Endpoint::Kind::kTcp && endpoint.port == 0) {
+      return Fail(InvalidArgumentError(fmt::format("'{}' has no port", endpoint.ToString())));
+    }
+    if (std::find(endpoints.begin(), endpoints.end(), endpoint) != endpoints.end()) {
+      return Fail(InvalidArgumentError(fmt::format("'{}' is given twice", endpoint.ToString())));
+    }
+    endpoints.push_back(std::move(endpoint));
+    if (comma == std::string_view::npos) return endpoints;
+    text.remove_prefix(comma + 1);
+  }
 }
 
 Result<std::vector<std::string>> NumericAddresses(const Endpoint& endpoint) {

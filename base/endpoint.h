@@ -31,6 +31,9 @@ struct Endpoint {
 /// Parses an address. InvalidArgument states the error and shows the accepted forms.
 Result<Endpoint> ParseEndpoint(std::string_view text);
 
+/// Parses one or more addresses, separated by commas, all different and none with port 0.
+Result<std::vector<Endpoint>> ParseEndpointList(std::string_view text);
+
 /// Returns the IP addresses of the host; a name is resolved now, which may take seconds. Returns
 /// none for a unix socket. Unavailable: the resolver does not find the name.
 Result<std::vector<std::string>> NumericAddresses(const Endpoint& endpoint);

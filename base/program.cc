@@ -26,7 +26,8 @@ std::string BuildInfo() {
 
 std::optional<int> ParseProgramArgs(int argc, char** argv, const std::string& description,
                                     ConfigSchema& schema, const std::function<Status()>& check) {
-  CLI::App app(description);
+  const std::string path = argc > 0 ? argv[0] : "";
+  CLI::App app(description, path.substr(path.rfind('/') + 1));
   std::string config_path;
   std::vector<std::string> assignments;
   bool version = false;

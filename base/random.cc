@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "base/scheduler.h"
+
 namespace holdfast {
 
 uint64_t Random::Next() {
@@ -15,6 +17,7 @@ uint64_t Random::Next() {
 }
 
 uint64_t RandomSeed() {
+  if (Scheduler* scheduler = Scheduler::Installed()) return scheduler->RandomBits();
   uint64_t seed = 0;
   // getrandom() of 8 bytes is never interrupted or short once the kernel is seeded.
   if (getrandom(&seed, sizeof seed, 0) != sizeof seed) std::abort();

@@ -21,9 +21,10 @@ class Random {
   uint64_t state_;
 };
 
-/// Returns 64 random bits from the kernel, for names of temporary files, IDs and seeds.
+/// Returns 64 random bits from the kernel, for names of temporary files, IDs and seeds. In a
+/// simulation they come from its seed.
 uint64_t RandomSeed();
-/// Returns `bytes` random bytes from the kernel as lower-case hex.
+/// Returns `bytes` bytes of RandomSeed() as lower-case hex.
 std::string RandomHex(size_t bytes);
 
 }  // namespace holdfast

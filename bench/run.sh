@@ -16,6 +16,6 @@ cd "$(dirname "$0")/.."
 
 deploy/install-deps.sh
 deploy/install-deps.sh --bench
-cmake --preset release >/dev/null
-ninja -C build/release --quiet >&2
-exec build/release/bin/holdfast-bench --dir build "$@"
+cmake --preset bench >/dev/null
+ninja -C build/bench --quiet >&2
+exec build/bench/bin/holdfast-bench --dir build "$@"

@@ -59,7 +59,8 @@ Format FormatOf(const std::string& name) {
 }
 
 void AddGlobalOptions(CLI::App& app, GlobalOptions& options, RawOptions& raw) {
-  app.add_option("--endpoint", options.endpoint, "The coordinator: HOST:PORT or unix:/PATH")
+  app.add_option("--endpoint", options.endpoint,
+                 "The coordinator: HOST:PORT or unix:/PATH; several: separated by commas")
       ->envname(kEndpointVariable)
       ->check(EndpointCheck())
       ->capture_default_str();
@@ -87,6 +88,7 @@ struct Program {
   RawOptions raw;
   std::vector<std::pair<CLI::App*, std::unique_ptr<Command>>> commands;
   CLI::App* completion = nullptr;
+  std::string shell;  // the argument of `completion`
 };
 
 /// Declares every command and option.
@@ -105,6 +107,8 @@ void Describe(Program& program) {
     program.commands.emplace_back(subcommand, std::move(command));
   };
   add(MakeStatusCommand());
+  add(MakeTopCommand());
+  add(MakeUiCommand());
   add(MakeNodesCommand());
   add(MakeVersionsCommand());
   add(MakeVerifyCommand());
@@ -126,12 +130,14 @@ void Describe(Program& program) {
   add(MakeDoctorCommand());
   add(MakeDrillCommand());
   add(MakeDumpCommand());
-  program.completion = app.add_subcommand("completion", "Print a shell completion script (bash)");
-  program.completion->footer("\nExamples:\n  source <(holdfast completion bash)\n");
-  static std::string shell;
-  program.completion->add_option("SHELL", shell, "bash")
+  program.completion =
+      app.add_subcommand("completion", "Print a shell completion script (bash, zsh)");
+  program.completion->footer(
+      "\nExamples:\n  source <(holdfast completion bash)\n"
+      "  holdfast completion zsh > ~/.zfunc/_holdfast    in a folder of $fpath\n");
+  program.completion->add_option("SHELL", program.shell, "bash or zsh")
       ->required()
-      ->check(CLI::IsMember({"bash"}).description(""));
+      ->check(CLI::IsMember({"bash", "zsh"}).description(""));
 }
 
 size_t EditDistance(const std::string& a, const std::string& b) {
@@ -182,7 +188,7 @@ std::string UnknownCommand(const CLI::App& app, int argc, char** argv) {
 /// Runs the chosen command. parse() has checked that exactly one was chosen.
 Result<ExitCode> RunChosen(Program& program, Output& output) {
   if (program.completion->parsed()) {
-    output.Write(BashCompletion(program.app));
+    output.Write(program.shell == "zsh" ? ZshCompletion(program.app) : BashCompletion(program.app));
     return ExitCode::kOk;
   }
   Context context{program.options, output, Clock::Real()};
@@ -216,7 +222,7 @@ int RunCli(int argc, char** argv) {
   program.options.format = FormatOf(program.raw.format);
   Environment environment = ReadEnvironment();
   Output output(program.options.format,
-                StdoutSurface(environment.no_colour, environment.dumb_terminal));
+                StdoutTraitsOf(environment.no_colour, environment.dumb_terminal));
   Result<ExitCode> result = RunChosen(program, output);
   Status flushed = output.Flush();
   if (Interrupt::requested()) return static_cast<int>(ExitCode::kInterrupted);

@@ -11,7 +11,7 @@ from html import escape
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 COLOURS = {"storage": "#dbeafe", "agent": "#dcfce7", "coordinator": "#fef3c7", "client": "#fce7f3",
-           "base": "#f1f5f9", "cli": "#ede9fe", "testing": "#ffe4e6", "deploy": "#e5e7eb"}
+           "base": "#f1f5f9", "cli": "#ede9fe", "testing": "#ffe4e6", "faults": "#ffedd5", "deploy": "#e5e7eb"}
 BOX_WIDTH, BOX_HEIGHT, GAP_X, GAP_Y, MARGIN = 150, 34, 18, 58, 20
 
 

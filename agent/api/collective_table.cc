@@ -9,7 +9,7 @@ constexpr auto kRelaxed = std::memory_order_relaxed;
 constexpr auto kAcquire = std::memory_order_acquire;
 constexpr auto kRelease = std::memory_order_release;
 
-static_assert(sizeof(CollectiveEntry) == 128 && sizeof(PeerCell) == 64);
+static_assert(sizeof(CollectiveEntry) == 128 && sizeof(PeerCell) == 128);
 static_assert(sizeof(CommunicatorEntry) == 1152 && offsetof(CommunicatorEntry, members) == 112);
 static_assert(sizeof(ProgressEntry) == 64 && sizeof(DropCounts) == 64);
 static_assert(offsetof(CollectiveTable, sampling) == 64);
@@ -18,10 +18,10 @@ static_assert(offsetof(CollectiveTable, progress) == 192);
 static_assert(offsetof(CollectiveTable, drops) == 256);
 static_assert(offsetof(CollectiveTable, steps) == 320 && sizeof(StepRecord) == 32);
 static_assert(offsetof(CollectiveTable, peers) == 2368);
-static_assert(offsetof(CollectiveTable, communicators) == 67'904);
-static_assert(offsetof(CollectiveTable, in_flight) == 215'360);
-static_assert(offsetof(CollectiveTable, ring) == 346'432);
-static_assert(sizeof(CollectiveTable) == 870'720);
+static_assert(offsetof(CollectiveTable, communicators) == 133'440);
+static_assert(offsetof(CollectiveTable, in_flight) == 280'896);
+static_assert(offsetof(CollectiveTable, ring) == 411'968);
+static_assert(sizeof(CollectiveTable) == 936'256);
 
 constexpr int kFlagsShift = 48;
 constexpr int kStateShift = 56;

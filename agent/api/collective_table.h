@@ -17,7 +17,7 @@ namespace holdfast::agent {
 
 /// "HFCT" and the number of the layout, which identifies a writer of another release.
 inline constexpr uint64_t kCollectiveTableMagic = 0x5443'4648ULL << 32;
-inline constexpr uint32_t kCollectiveTableVersion = 1;
+inline constexpr uint32_t kCollectiveTableVersion = 2;
 
 inline constexpr uint32_t kInFlightMax = 1024;
 inline constexpr uint32_t kRingEntries = 4096;
@@ -76,7 +76,9 @@ uint64_t PackCurrentWait(const CurrentWait& wait);
 /// The state may be a number without a name.
 CurrentWait UnpackCurrentWait(uint64_t word);
 
-/// PeerTransfers in shared memory: sums since the trainer attached.
+/// PeerTransfers in shared memory: sums since the trainer attached, and what the current transfer
+/// waits for. `operation`, `completed` and `now` belong together if `operation` is unchanged after
+/// they were read.
 struct alignas(64) PeerCell {
   std::atomic<uint64_t> key;
   std::atomic<uint64_t> transfers;
@@ -86,7 +88,14 @@ struct alignas(64) PeerCell {
   std::atomic<uint64_t> transfer_ns;
   std::atomic<uint64_t> flush_ns;
   std::atomic<uint64_t> now;  // a packed CurrentWait
+  /// The OperationName of the operation that the transfer belongs to; 0: unknown.
+  std::atomic<uint64_t> operation;
+  std::atomic<uint64_t> completed;  // transfers of that operation
+  uint64_t reserved[6];
 };
+
+/// Names an operation in flight: its entry, and the entry's odd tag. Never 0.
+constexpr uint64_t OperationName(uint64_t tag, uint32_t index) { return tag << 16 | index; }
 
 /// A Communicator in shared memory. `tag` is odd while the entry is in use and differs for each
 /// use; 0: never used.

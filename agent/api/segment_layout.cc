@@ -10,7 +10,7 @@
 #include <ctime>
 #include <optional>
 
-#include "base/clock.h"
+#include "base/scheduler.h"
 
 namespace holdfast::agent {
 namespace {
@@ -27,12 +27,17 @@ static_assert(offsetof(SegmentControl, collectives) == 8192);
 
 // Shared between processes, hence without FUTEX_PRIVATE_FLAG.
 void FutexWake(std::atomic<uint32_t>& word) {
+  if (Scheduler* scheduler = Scheduler::Installed()) return scheduler->Wake(&word, /*all=*/true);
   ::syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE, INT_MAX, nullptr, nullptr,
             0);
 }
 
 void FutexWait(std::atomic<uint32_t>& word, uint32_t expected,
                std::optional<Clock::Duration> timeout) {
+  if (Scheduler* scheduler = Scheduler::Installed()) {
+    scheduler->Wait(&word, timeout ? scheduler->Now() + *timeout : Clock::TimePoint::max());
+    return;
+  }
   timespec limit{};
   if (timeout) {
     auto seconds = std::chrono::duration_cast<std::chrono::seconds>(*timeout);
@@ -50,8 +55,7 @@ void PublishProgress(SlotProgress& progress, uint64_t copied) {
   FutexWake(progress.wake);
 }
 
-uint64_t AwaitProgress(SlotProgress& progress, uint64_t seen, int timeout_ms) {
-  Clock& clock = Clock::Real();
+uint64_t AwaitProgress(SlotProgress& progress, uint64_t seen, int timeout_ms, Clock& clock) {
   const auto deadline = clock.Now() + std::chrono::milliseconds(std::max(timeout_ms, 0));
   for (int wakes = 0;; ++wakes) {
     // The word is read before the counter: a change of the counter after that changes the word too,

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "agent/api/collective_table.h"
+#include "base/clock.h"
 
 // The layout of one rank's shared memory: a control block and slots. Trainer and agent both map it.
 // The agent trusts nothing in it. A progress counter only shows how far a copy has come: the agent
@@ -58,7 +59,7 @@ void PublishProgress(SlotProgress& progress, uint64_t copied);
 /// last value read, never less than `seen`. Called by the agent. The value comes from the trainer,
 /// so the caller bounds it by the image's length. A trainer that writes garbage here can neither
 /// hang the caller nor make it spin.
-uint64_t AwaitProgress(SlotProgress& progress, uint64_t seen, int timeout_ms);
+uint64_t AwaitProgress(SlotProgress& progress, uint64_t seen, int timeout_ms, Clock& clock);
 
 constexpr uint64_t RoundUp(uint64_t value, uint64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;

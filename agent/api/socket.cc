@@ -15,7 +15,7 @@
 #include <chrono>
 #include <cstring>
 
-#include "base/clock.h"
+#include "base/poll.h"
 #include "base/process.h"
 
 #ifndef SO_PEERPIDFD
@@ -64,7 +64,7 @@ std::string DirectoryOf(const std::string& path) {
 
 // Serializes listeners that replace a stale socket in one directory. Otherwise two could both find
 // the socket stale, and the second would remove the first one's new socket.
-Result<UniqueFd> LockDirectory(const std::string& directory) {
+Result<UniqueFd> LockDirectory(const std::string& directory, Clock& clock) {
   UniqueFd fd(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!fd.valid()) {
     if (errno == ENOENT || errno == ENOTDIR) {
@@ -73,7 +73,6 @@ Result<UniqueFd> LockDirectory(const std::string& directory) {
     }
     return Fail(ErrnoStatus(errno, "open " + directory));
   }
-  Clock& clock = Clock::Real();
   const auto deadline = clock.Now() + kDirectoryLockWait;
   while (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno == EINTR) continue;
@@ -152,8 +151,8 @@ Status ConnectError(int error, const std::string& path) {
 }
 
 /// Milliseconds for poll() until `deadline`, rounded up.
-int PollTimeout(Clock::TimePoint deadline) {
-  auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::Real().Now()).count();
+int PollTimeout(Clock::TimePoint deadline, const Clock& clock) {
+  auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - clock.Now()).count();
   return static_cast<int>(std::clamp<int64_t>(left, 0, 1 << 30));
 }
 
@@ -173,9 +172,9 @@ std::vector<UniqueFd> TakeDescriptors(msghdr& message) {
 }
 }  // namespace
 
-Result<UniqueFd> ListenUnix(const std::string& path, mode_t mode) {
+Result<UniqueFd> ListenUnix(const std::string& path, mode_t mode, Clock& clock) {
   HOLDFAST_ASSIGN_OR_RETURN(Address address, AddressOf(path));
-  HOLDFAST_ASSIGN_OR_RETURN(UniqueFd lock, LockDirectory(DirectoryOf(path)));
+  HOLDFAST_ASSIGN_OR_RETURN(UniqueFd lock, LockDirectory(DirectoryOf(path), clock));
   HOLDFAST_RETURN_IF_ERROR(RemoveStale(path, address));
   HOLDFAST_ASSIGN_OR_RETURN(UniqueFd fd, NewSocket());
   // The file gets the socket's mode less the umask, so its mode is never wider than requested, not
@@ -277,37 +276,35 @@ Status SendPacket(int socket, std::span<const std::byte> packet, std::span<const
     }
     return ErrnoStatus(errno, "sendmsg");
   }
+  WakePolls();
   return Status::Ok();
 }
 
-Result<ReceivedPacket> ReceivePacket(int socket, size_t bytes_max, int timeout_ms) {
-  const auto deadline = Clock::Real().Now() + std::chrono::milliseconds(std::max(timeout_ms, 0));
+namespace {
+/// Receives one packet without waiting; DeadlineExceeded: none is there. Packets that arrived
+/// before a reset, such as a refusal, can still be read after it: `reset` is then set, and the
+/// caller tries once more.
+Result<ReceivedPacket> TryReceive(int socket, size_t bytes_max, bool* reset) {
   ReceivedPacket packet;
   packet.bytes.resize(bytes_max);
   iovec data{.iov_base = packet.bytes.data(), .iov_len = packet.bytes.size()};
   alignas(cmsghdr) std::byte control[CMSG_SPACE(kFdsMax * sizeof(int))] = {};
-  // Packets that arrived before a reset, such as a refusal, can still be read after it.
-  bool reset = false;
   for (;;) {
-    pollfd waiting{.fd = socket, .events = POLLIN, .revents = 0};
-    int ready = ::poll(&waiting, 1, timeout_ms < 0 ? -1 : PollTimeout(deadline));
-    if (ready < 0 && errno == EINTR) continue;
-    if (ready < 0) return Fail(ErrnoStatus(errno, "poll"));
-    if (ready == 0) {
-      return Fail(DeadlineExceededError(fmt::format("no packet within {} ms", timeout_ms)));
-    }
     msghdr message{};
     message.msg_iov = &data;
     message.msg_iovlen = 1;
     message.msg_control = control;
     message.msg_controllen = sizeof(control);
     ssize_t bytes = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-    if (bytes < 0 && (errno == EINTR || errno == EAGAIN || errno == EWOULDBLOCK)) continue;
-    if (bytes < 0 && errno == ECONNRESET && !reset) {
-      reset = true;
+    if (bytes < 0 && errno == EINTR) continue;
+    if (bytes < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+      return Fail(DeadlineExceededError("no packet is waiting"));
+    }
+    if (bytes < 0 && errno == ECONNRESET && !*reset) {
+      *reset = true;
       continue;
     }
-    if (reset && (bytes == 0 || (bytes < 0 && errno == ECONNRESET))) {
+    if (*reset && (bytes == 0 || (bytes < 0 && errno == ECONNRESET))) {
       return Fail(UnavailableError("the other side closed the connection"));
     }
     if (bytes < 0) return Fail(ErrnoStatus(errno, "recvmsg"));
@@ -324,6 +321,28 @@ Result<ReceivedPacket> ReceivePacket(int socket, size_t bytes_max, int timeout_m
     }
     packet.bytes.resize(static_cast<size_t>(bytes));
     return packet;
+  }
+}
+}  // namespace
+
+Result<ReceivedPacket> ReceivePacket(int socket, size_t bytes_max) {
+  bool reset = false;
+  return TryReceive(socket, bytes_max, &reset);
+}
+
+Result<ReceivedPacket> AwaitPacket(int socket, size_t bytes_max, int timeout_ms, Clock& clock) {
+  const auto deadline = clock.Now() + std::chrono::milliseconds(std::max(timeout_ms, 0));
+  bool reset = false;
+  for (;;) {
+    pollfd waiting{.fd = socket, .events = POLLIN, .revents = 0};
+    const int ready = Poll({&waiting, 1}, timeout_ms < 0 ? -1 : PollTimeout(deadline, clock));
+    if (ready < 0 && errno == EINTR) continue;
+    if (ready < 0) return Fail(ErrnoStatus(errno, "poll"));
+    if (ready == 0) {
+      return Fail(DeadlineExceededError(fmt::format("no packet within {} ms", timeout_ms)));
+    }
+    auto packet = TryReceive(socket, bytes_max, &reset);
+    if (packet || packet.error().code() != ErrorCode::kDeadlineExceeded) return packet;
   }
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/fd.h"
 #include "base/status.h"
 
@@ -24,7 +25,7 @@ struct PeerCredentials {
 
 /// Listens at `path`. Replaces a stale socket file, but never one with a live listener
 /// (AlreadyExists). `mode` is the file's permission bits. InvalidArgument for paths over 107 bytes.
-Result<UniqueFd> ListenUnix(const std::string& path, mode_t mode);
+Result<UniqueFd> ListenUnix(const std::string& path, mode_t mode, Clock& clock);
 /// Connects to the listener at `path`; the returned socket is blocking. NotFound: there is no such
 /// socket. PermissionDenied: the message names the socket's owner and mode. Unavailable: no process
 /// listens, or its queue is full.
@@ -48,6 +49,8 @@ struct ReceivedPacket {
 };
 /// Receives one packet of at most `bytes_max` bytes; a longer packet is InvalidArgument. Blocks
 /// until a packet arrives or `timeout_ms` have passed (DeadlineExceeded); < 0: no limit.
-Result<ReceivedPacket> ReceivePacket(int socket, size_t bytes_max, int timeout_ms);
+Result<ReceivedPacket> AwaitPacket(int socket, size_t bytes_max, int timeout_ms, Clock& clock);
+/// As AwaitPacket(), without waiting.
+Result<ReceivedPacket> ReceivePacket(int socket, size_t bytes_max);
 
 }  // namespace holdfast::agent

@@ -36,7 +36,7 @@ RankKey RetainedKeyOf(const Segment& segment) {
   return {segment.owner().job, segment.owner().rank.value, segment.id()};
 }
 
-Result<UniqueFd> LockRunDir(const std::string& run_dir) {
+Result<UniqueFd> LockRunDir(const std::string& run_dir, Clock& clock) {
   std::string path = run_dir + "/arena.lock";
   UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!fd.valid() && errno == ENOENT) {
@@ -44,7 +44,6 @@ Result<UniqueFd> LockRunDir(const std::string& run_dir) {
         fmt::format("the run directory {} does not exist: create it or change run_dir", run_dir)));
   }
   if (!fd.valid()) return Fail(ErrnoStatus(errno, "open " + path));
-  Clock& clock = Clock::Real();
   const auto deadline = clock.Now() + kPredecessorWait;
   while (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno == EINTR) continue;
@@ -59,15 +58,19 @@ Result<UniqueFd> LockRunDir(const std::string& run_dir) {
 }
 
 /// Connects to the keeper. If none answers, starts one, or waits `patience` for it.
-Result<KeeperClient> ReachKeeper(const ArenaOptions& options, std::chrono::milliseconds patience) {
-  if (!options.start_keeper) return KeeperClient::Await(options.run_dir, patience);
-  return KeeperClient::ConnectOrStart(options.run_dir, options.keeper_binary);
+Result<KeeperClient> ReachKeeper(const ArenaOptions& options, std::chrono::milliseconds patience,
+                                 Clock& clock) {
+  if (!options.start_keeper) return KeeperClient::Await(options.run_dir, patience, clock);
+  return KeeperClient::ConnectOrStart(options.run_dir, options.keeper_binary, clock);
 }
 
 class NodeArena : public Arena {
  public:
-  NodeArena(ArenaOptions options, UniqueFd lock, KeeperClient keeper)
-      : options_(std::move(options)), lock_(std::move(lock)), keeper_(std::move(keeper)) {}
+  NodeArena(ArenaOptions options, UniqueFd lock, KeeperClient keeper, Clock& clock)
+      : options_(std::move(options)),
+        lock_(std::move(lock)),
+        clock_(clock),
+        keeper_(std::move(keeper)) {}
 
   Status AdoptAll();
 
@@ -102,6 +105,7 @@ class NodeArena : public Arena {
 
   const ArenaOptions options_;
   const UniqueFd lock_;
+  Clock& clock_;
 
   // Locked before mutex_ where both are needed. Held during requests to the keeper and while a
   // segment leaves segments_, so that ReconcileKeeper() works on a stable set.
@@ -374,7 +378,7 @@ Status NodeArena::EnsureKeeper() {
 
 // Always opens a new connection: only that shows that the next agent, too, would find this keeper.
 Status NodeArena::ReconcileKeeper() {
-  HOLDFAST_ASSIGN_OR_RETURN(KeeperClient keeper, ReachKeeper(options_, kNextKeeperWait));
+  HOLDFAST_ASSIGN_OR_RETURN(KeeperClient keeper, ReachKeeper(options_, kNextKeeperWait, clock_));
   keeper_ = std::move(keeper);
   std::set<std::string> kept;
   for (std::string last;;) {
@@ -401,7 +405,7 @@ Status NodeArena::ReconcileKeeper() {
 }
 }  // namespace
 
-Result<std::unique_ptr<Arena>> Arena::Open(const ArenaOptions& options) {
+Result<std::unique_ptr<Arena>> Arena::Open(const ArenaOptions& options, Clock& clock) {
   ArenaOptions chosen = options;
   if (chosen.run_dir.empty() || chosen.run_dir[0] != '/') {
     return Fail(InvalidArgumentError(
@@ -410,9 +414,10 @@ Result<std::unique_ptr<Arena>> Arena::Open(const ArenaOptions& options) {
   if (chosen.start_keeper && chosen.keeper_binary.empty()) {
     HOLDFAST_ASSIGN_OR_RETURN(chosen.keeper_binary, SiblingProgram("holdfast-keeper"));
   }
-  HOLDFAST_ASSIGN_OR_RETURN(UniqueFd lock, LockRunDir(chosen.run_dir));
-  HOLDFAST_ASSIGN_OR_RETURN(KeeperClient keeper, ReachKeeper(chosen, kFirstKeeperWait));
-  auto arena = std::make_unique<NodeArena>(std::move(chosen), std::move(lock), std::move(keeper));
+  HOLDFAST_ASSIGN_OR_RETURN(UniqueFd lock, LockRunDir(chosen.run_dir, clock));
+  HOLDFAST_ASSIGN_OR_RETURN(KeeperClient keeper, ReachKeeper(chosen, kFirstKeeperWait, clock));
+  auto arena =
+      std::make_unique<NodeArena>(std::move(chosen), std::move(lock), std::move(keeper), clock);
   HOLDFAST_RETURN_IF_ERROR(arena->AdoptAll());
   return arena;
 }

@@ -11,7 +11,9 @@
 #include <vector>
 
 #include "agent/api/segment_layout.h"
+#include "base/clock.h"
 #include "base/ids.h"
+#include "base/invariant.h"
 #include "base/life.h"
 #include "base/mutex.h"
 #include "storage/format/seal.h"
@@ -52,6 +54,9 @@ class Segment {
   virtual const SegmentOwner& owner() const = 0;
   virtual uint32_t slot_count() const = 0;
   virtual uint64_t slot_bytes() const = 0;
+  /// Returns the monitor of the rank's memory and pipeline. Once it is violated, the agent neither
+  /// reports nor serves anything from this memory. The memory stays with the keeper.
+  virtual InvariantMonitor& invariants() const = 0;
   /// Returns the descriptor of the complete segment, which is passed to the trainer and registered
   /// for I/O.
   virtual int fd() const = 0;
@@ -98,7 +103,7 @@ class Arena {
   /// Connects to the node's keeper and adopts every segment of the keeper whose ledger is intact:
   /// sealed slots stay as they are (their bytes are NOT yet verified), leased ones become free.
   /// Segments that fail their checks are released and logged.
-  static Result<std::unique_ptr<Arena>> Open(const ArenaOptions& options);
+  static Result<std::unique_ptr<Arena>> Open(const ArenaOptions& options, Clock& clock);
   virtual ~Arena() = default;
 
   /// Returns the owner's segment with at least `slots` slots of `slot_bytes`, adopted or new (fully

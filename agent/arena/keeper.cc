@@ -36,10 +36,10 @@ Result<UniqueFd> TakeLock(const std::string& path) {
 }
 }  // namespace
 
-Result<std::unique_ptr<Keeper>> Keeper::Open(const std::string& run_dir) {
+Result<std::unique_ptr<Keeper>> Keeper::Open(const std::string& run_dir, Clock& clock) {
   HOLDFAST_ASSIGN_OR_RETURN(UniqueFd lock, TakeLock(run_dir + "/keeper.lock"));
   // Private constructor: make_unique cannot reach it.
-  std::unique_ptr<Keeper> keeper(new Keeper(KeeperSocketPath(run_dir), std::move(lock)));
+  std::unique_ptr<Keeper> keeper(new Keeper(KeeperSocketPath(run_dir), std::move(lock), clock));
   HOLDFAST_RETURN_IF_ERROR(keeper->Listen());
   return keeper;
 }
@@ -49,7 +49,7 @@ Keeper::~Keeper() {
 }
 
 Status Keeper::Listen() {
-  HOLDFAST_ASSIGN_OR_RETURN(listener_, ListenUnix(path_, 0600));
+  HOLDFAST_ASSIGN_OR_RETURN(listener_, ListenUnix(path_, 0600, clock_));
   struct stat info {};
   if (::lstat(path_.c_str(), &info) != 0) return ErrnoStatus(errno, "stat " + path_);
   device_ = info.st_dev;
@@ -116,7 +116,7 @@ void Keeper::AcceptClients() {
 }
 
 bool Keeper::ServeClient(int client) {
-  auto packet = ReceivePacket(client, sizeof(KeeperRequest), 0);
+  auto packet = ReceivePacket(client, sizeof(KeeperRequest));
   if (!packet) return packet.error().code() == ErrorCode::kDeadlineExceeded;
   if (packet->bytes.size() != sizeof(KeeperRequest)) return false;
   KeeperRequest request;

@@ -23,7 +23,7 @@ namespace holdfast::agent {
 class Keeper {
  public:
   /// Takes the lock and starts to listen. AlreadyExists: another keeper serves this directory.
-  static Result<std::unique_ptr<Keeper>> Open(const std::string& run_dir);
+  static Result<std::unique_ptr<Keeper>> Open(const std::string& run_dir, Clock& clock);
   ~Keeper();
 
   /// Serves until a client requests a shutdown, `stop_fd` becomes readable, or this keeper is
@@ -38,7 +38,8 @@ class Keeper {
     uint64_t bytes = 0;
   };
 
-  Keeper(std::string path, UniqueFd lock) : path_(std::move(path)), lock_(std::move(lock)) {}
+  Keeper(std::string path, UniqueFd lock, Clock& clock)
+      : path_(std::move(path)), lock_(std::move(lock)), clock_(clock) {}
   Status Listen();
   bool SocketIsOurs() const;
   /// Creates a removed socket again. Returns false when the keeper is unreachable and should end.
@@ -53,6 +54,7 @@ class Keeper {
 
   std::string path_;
   UniqueFd lock_;
+  Clock& clock_;
   UniqueFd listener_;
   dev_t device_ = 0;
   ino_t inode_ = 0;

@@ -110,21 +110,20 @@ Result<KeeperRequest> RequestFor(KeeperOp op, std::string_view name) {
 }
 }  // namespace
 
-Result<KeeperClient> KeeperClient::Connect(const std::string& run_dir) {
+Result<KeeperClient> KeeperClient::Connect(const std::string& run_dir, Clock& clock) {
   HOLDFAST_ASSIGN_OR_RETURN(UniqueFd socket, ConnectUnix(KeeperSocketPath(run_dir)));
-  KeeperClient client(std::move(socket));
+  KeeperClient client(std::move(socket), clock);
   auto usage = client.Usage();
   if (!usage) return Fail(usage.error().WithContext(KeeperSocketPath(run_dir)));
   return client;
 }
 
 Result<KeeperClient> KeeperClient::ConnectOrStart(const std::string& run_dir,
-                                                  const std::string& binary) {
-  Clock& clock = Clock::Real();
+                                                  const std::string& binary, Clock& clock) {
   const auto deadline = clock.Now() + kStartTimeout;
   auto start_at = clock.Now();
   for (;;) {
-    auto client = Connect(run_dir);
+    auto client = Connect(run_dir, clock);
     if (client || !NoKeeperRuns(client.error().code())) return client;
     if (clock.Now() >= deadline) {
       return Fail(UnavailableError(
@@ -139,11 +138,10 @@ Result<KeeperClient> KeeperClient::ConnectOrStart(const std::string& run_dir,
 }
 
 Result<KeeperClient> KeeperClient::Await(const std::string& run_dir,
-                                         std::chrono::milliseconds patience) {
-  Clock& clock = Clock::Real();
+                                         std::chrono::milliseconds patience, Clock& clock) {
   const auto deadline = clock.Now() + patience;
   for (;;) {
-    auto client = Connect(run_dir);
+    auto client = Connect(run_dir, clock);
     if (client || !NoKeeperRuns(client.error().code())) return client;
     if (clock.Now() >= deadline) {
       return Fail(UnavailableError(
@@ -162,7 +160,7 @@ Result<KeeperClient::Answer> KeeperClient::Call(const KeeperRequest& request,
   // so the reply may be there although sending failed.
   Status sent = SendPacket(socket_.get(), std::as_bytes(std::span(&request, 1)), fds);
   if (!sent.ok() && sent.code() != ErrorCode::kUnavailable) return Fail(std::move(sent));
-  auto packet = ReceivePacket(socket_.get(), sizeof(KeeperReply), kAnswerMs);
+  auto packet = AwaitPacket(socket_.get(), sizeof(KeeperReply), kAnswerMs, *clock_);
   Answer answer;
   if (packet && packet->bytes.size() == sizeof(KeeperReply)) {
     std::memcpy(&answer.reply, packet->bytes.data(), sizeof(KeeperReply));

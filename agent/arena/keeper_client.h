@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "agent/arena/keeper_protocol.h"
+#include "base/clock.h"
 #include "base/fd.h"
 #include "base/status.h"
 
@@ -32,15 +33,17 @@ struct KeeperUsage {
 class KeeperClient {
  public:
   /// Returns NotFound or Unavailable when no keeper runs.
-  static Result<KeeperClient> Connect(const std::string& run_dir);
+  static Result<KeeperClient> Connect(const std::string& run_dir, Clock& clock);
   /// Connects, after starting `binary` if no keeper answers. Concurrent callers get the same
   /// keeper. The keeper is not a child of this process: it has its own session, inherits no
   /// descriptor, and logs to <run_dir>/keeper.log.
-  static Result<KeeperClient> ConnectOrStart(const std::string& run_dir, const std::string& binary);
+  static Result<KeeperClient> ConnectOrStart(const std::string& run_dir, const std::string& binary,
+                                             Clock& clock);
 
   /// Connects to a keeper that another process starts. Returns Unavailable when none answers within
   /// `patience`.
-  static Result<KeeperClient> Await(const std::string& run_dir, std::chrono::milliseconds patience);
+  static Result<KeeperClient> Await(const std::string& run_dir, std::chrono::milliseconds patience,
+                                    Clock& clock);
 
   /// Stores an entry. The keeper gets duplicates of the descriptors; an entry of the same name is
   /// replaced.
@@ -53,7 +56,7 @@ class KeeperClient {
   Status Shutdown();
 
  private:
-  explicit KeeperClient(UniqueFd socket) : socket_(std::move(socket)) {}
+  KeeperClient(UniqueFd socket, Clock& clock) : socket_(std::move(socket)), clock_(&clock) {}
   struct Answer {
     KeeperReply reply;
     std::vector<UniqueFd> fds;
@@ -64,6 +67,7 @@ class KeeperClient {
   Status CallForStatus(const KeeperRequest& request, std::span<const int> fds = {});
 
   UniqueFd socket_;
+  Clock* clock_;  // not null
 };
 
 }  // namespace holdfast::agent

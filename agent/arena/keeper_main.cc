@@ -120,7 +120,7 @@ holdfast::UniqueFd StopSignals() {
 }
 
 int Ping(const std::string& run_dir) {
-  const auto keeper = holdfast::agent::KeeperClient::Connect(run_dir);
+  const auto keeper = holdfast::agent::KeeperClient::Connect(run_dir, holdfast::Clock::Real());
   if (keeper) return 0;
   std::fprintf(stderr, "holdfast-keeper: %s\n", keeper.error().message().c_str());
   return 1;
@@ -132,7 +132,7 @@ int Serve(const std::string& run_dir) {
   RaiseLimits();
   ::setsid();  // fails when this process already leads a session
   holdfast::UniqueFd stop = StopSignals();
-  auto keeper = holdfast::agent::Keeper::Open(run_dir);
+  auto keeper = holdfast::agent::Keeper::Open(run_dir, holdfast::Clock::Real());
   if (!keeper) {
     std::fprintf(stderr, "keeper: %s\n", keeper.error().ToString().c_str());
     return 1;

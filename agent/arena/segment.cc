@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <cassert>
 #include <utility>
 
 #include "base/config.h"
@@ -27,6 +26,7 @@ MappedSegment::MappedSegment(MemoryFile memory, MemoryFile ledger_memory, Ledger
     : memory_(std::move(memory)),
       ledger_memory_(std::move(ledger_memory)),
       shape_(ledger.shape()),
+      invariants_(shape_.owner.job + "/" + ShardName(shape_.owner.rank)),
       ledger_(std::move(ledger)) {}
 
 Result<std::unique_ptr<MappedSegment>> MappedSegment::Create(const SegmentShape& shape) {
@@ -78,13 +78,15 @@ void MappedSegment::DropUnfinished() {
 }
 
 std::span<std::byte> MappedSegment::slot(uint32_t index) {
-  assert(index < shape_.slots);
-  return memory_.memory().subspan(kControlBytes + index * shape_.slot_bytes, shape_.slot_bytes);
+  // After a violation the segment serves nothing, so slot 0 is only a safe address.
+  const bool exists = HOLDFAST_INVARIANT(invariants_, index < shape_.slots, Kv("slot", index));
+  const uint64_t offset = kControlBytes + (exists ? index : 0) * shape_.slot_bytes;
+  return memory_.memory().subspan(offset, shape_.slot_bytes);
 }
 
 SlotProgress& MappedSegment::progress(uint32_t index) {
-  assert(index < shape_.slots);
-  return control().slots[index];
+  const bool exists = HOLDFAST_INVARIANT(invariants_, index < shape_.slots, Kv("slot", index));
+  return control().slots[exists ? index : 0];
 }
 
 SegmentControl& MappedSegment::control() {
@@ -92,7 +94,7 @@ SegmentControl& MappedSegment::control() {
 }
 
 SlotRecord MappedSegment::record(uint32_t index) const {
-  assert(index < shape_.slots);
+  if (!HOLDFAST_INVARIANT(invariants_, index < shape_.slots, Kv("slot", index))) return {};
   MutexLock lock(mutex_);
   return ledger_.record(index);
 }
@@ -100,7 +102,17 @@ SlotRecord MappedSegment::record(uint32_t index) const {
 Result<ShardSeal> MappedSegment::seal(uint32_t index) const {
   MutexLock lock(mutex_);
   HOLDFAST_RETURN_IF_ERROR(Expect(index, SlotState::kSealed, "read its seal"));
-  return ledger_.ReadSeal(index);
+  HOLDFAST_ASSIGN_OR_RETURN(ShardSeal seal, ledger_.ReadSeal(index));
+  // The same statements as at the write in Seal(): the record must not change in between.
+  const bool whole =
+      HOLDFAST_INVARIANT(invariants_, seal.chunk_crcs.size() == ChunkCount(seal.image_bytes),
+                         Kv("slot", index), Kv("chunks", seal.chunk_crcs.size()),
+                         Kv("bytes", seal.image_bytes)) &&
+      HOLDFAST_INVARIANT(invariants_, seal.image_bytes <= shape_.slot_bytes, Kv("slot", index),
+                         Kv("bytes", seal.image_bytes)) &&
+      HOLDFAST_INVARIANT(invariants_, seal.identity.rank == shape_.owner.rank, Kv("slot", index));
+  if (!whole) return Fail(invariants_.error());
+  return seal;
 }
 
 Result<uint32_t> MappedSegment::Lease(VersionId version, uint32_t world, uint64_t image_bytes) {
@@ -117,6 +129,10 @@ Result<uint32_t> MappedSegment::Lease(VersionId version, uint32_t world, uint64_
                             .version = version,
                             .world = world,
                             .image_bytes = image_bytes});
+    CheckWritten(i, {.state = SlotState::kLeased,
+                     .version = version,
+                     .world = world,
+                     .image_bytes = image_bytes});
     HOLDFAST_CRASH_POINT("arena.after_lease");
     return i;
   }
@@ -135,16 +151,43 @@ Status MappedSegment::Expect(uint32_t index, SlotState wanted, std::string_view 
                                              note(), NameOf(state), NameOf(wanted), action));
 }
 
+void MappedSegment::CheckWritten(uint32_t index, const SlotRecord& expected) const {
+  const SlotRecord found = ledger_.record(index);
+  HOLDFAST_INVARIANT(invariants_, found.state == expected.state, Kv("slot", index),
+                     Kv("found", NameOf(found.state)), Kv("written", NameOf(expected.state)));
+  HOLDFAST_INVARIANT(invariants_, ledger_.Check(index).ok(), Kv("slot", index));
+  if (expected.state == SlotState::kFree) return;
+  HOLDFAST_INVARIANT(invariants_, found.version == expected.version, Kv("slot", index),
+                     Kv("found", ToString(found.version)),
+                     Kv("written", ToString(expected.version)));
+  HOLDFAST_INVARIANT(invariants_, found.image_bytes == expected.image_bytes, Kv("slot", index),
+                     Kv("found", found.image_bytes), Kv("written", expected.image_bytes));
+  HOLDFAST_INVARIANT(invariants_, found.image_bytes <= shape_.slot_bytes, Kv("slot", index),
+                     Kv("bytes", found.image_bytes));
+}
+
+Status MappedSegment::CheckRecord(uint32_t index) const {
+  // Adopt() has freed every slot with a damaged record, and only this object writes the ledger.
+  const Status intact = ledger_.Check(index);
+  if (HOLDFAST_INVARIANT(invariants_, intact.ok(), Kv("slot", index),
+                         Kv("error", intact.message()))) {
+    return Status::Ok();
+  }
+  return invariants_.error();
+}
+
 Status MappedSegment::Abandon(uint32_t index) {
   MutexLock lock(mutex_);
   HOLDFAST_RETURN_IF_ERROR(Expect(index, SlotState::kLeased, "abandon it"));
   ledger_.WriteFree(index);
+  CheckWritten(index, {.state = SlotState::kFree, .version = {}});
   return Status::Ok();
 }
 
 Status MappedSegment::Seal(uint32_t index, const ShardSeal& seal) {
   MutexLock lock(mutex_);
   HOLDFAST_RETURN_IF_ERROR(Expect(index, SlotState::kLeased, "seal it"));
+  HOLDFAST_RETURN_IF_ERROR(CheckRecord(index));
   SlotRecord record = ledger_.record(index);
   ShardIdentity leased{.job = shape_.owner.job,
                        .version = record.version,
@@ -164,6 +207,8 @@ Status MappedSegment::Seal(uint32_t index, const ShardSeal& seal) {
                     ChunkCount(seal.image_bytes), seal.chunk_crcs.size(), seal.parts.size()));
   }
   ledger_.WriteSealed(index, seal);
+  record.state = SlotState::kSealed;
+  CheckWritten(index, record);
   HOLDFAST_CRASH_POINT("arena.after_seal");
   return Status::Ok();
 }
@@ -172,6 +217,7 @@ Status MappedSegment::Free(uint32_t index) {
   MutexLock lock(mutex_);
   HOLDFAST_RETURN_IF_ERROR(Expect(index, SlotState::kSealed, "free it"));
   ledger_.WriteFree(index);
+  CheckWritten(index, {.state = SlotState::kFree, .version = {}});
   HOLDFAST_CRASH_POINT("arena.after_free");
   return Status::Ok();
 }

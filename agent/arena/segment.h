@@ -25,6 +25,7 @@ class MappedSegment : public Segment {
   const SegmentOwner& owner() const override { return shape_.owner; }
   uint32_t slot_count() const override { return shape_.slots; }
   uint64_t slot_bytes() const override { return shape_.slot_bytes; }
+  InvariantMonitor& invariants() const override { return invariants_; }
   int fd() const override { return memory_.fd(); }
   std::span<std::byte> memory() override { return memory_.memory(); }
   std::span<std::byte> slot(uint32_t index) override;
@@ -53,10 +54,15 @@ class MappedSegment : public Segment {
   Status Expect(uint32_t index, SlotState wanted, std::string_view action) const
       HOLDFAST_REQUIRES(mutex_);
   void DropUnfinished();
+  /// Checks that the ledger has the record that was just written.
+  void CheckWritten(uint32_t index, const SlotRecord& expected) const HOLDFAST_REQUIRES(mutex_);
+  /// Returns an error if the record that a change is based on was changed by someone else.
+  Status CheckRecord(uint32_t index) const HOLDFAST_REQUIRES(mutex_);
 
   MemoryFile memory_;
   MemoryFile ledger_memory_;
   const SegmentShape shape_;
+  mutable InvariantMonitor invariants_;
   mutable Mutex mutex_;
   Ledger ledger_ HOLDFAST_GUARDED_BY(mutex_);
 };

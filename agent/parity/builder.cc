@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "base/crash_point.h"
+#include "base/thread.h"
 #include "storage/erasure/code.h"
 #include "storage/parity/parity_image.h"
 
@@ -29,12 +29,12 @@ class Builder {
   /// Builds all rows; the first error ends the building of the others.
   Status MakeRows() {
     std::vector<Status> outcomes(layout_.parity_count());
-    std::vector<std::thread> followers;
+    std::vector<Thread> followers;
     for (uint32_t parity = 1; parity < layout_.parity_count(); ++parity) {
       followers.emplace_back([this, parity, &outcomes] { outcomes[parity] = End(Follow(parity)); });
     }
     outcomes[0] = End(Lead());
-    for (std::thread& follower : followers) follower.join();
+    for (Thread& follower : followers) follower.join();
     // The cancellation has the first error; the other outcomes are only Cancelled.
     HOLDFAST_RETURN_IF_ERROR(access_.cancellation.status());
     for (const Status& outcome : outcomes) HOLDFAST_RETURN_IF_ERROR(outcome);

@@ -22,14 +22,14 @@ constexpr std::chrono::seconds kMemberTimeout(2);
 class Decoder final : public PeerReader {
  public:
   Decoder(GroupPlan plan, const PeerRequest& request, const std::string& self, PeerSource& local,
-          PeerTransport& transport)
+          PeerTransport& transport, Clock& clock)
       : plan_(std::move(plan)),
         stripe_(request.stripe),
         wanted_(request.index),
         at_(request.offset),
         end_(request.offset + request.bytes),
-        access_{plan_, self,      request.job,  request.version, request.incarnation,
-                local, transport, cancellation_},
+        access_{plan_,     self,          request.job, request.version, request.incarnation, local,
+                transport, cancellation_, clock},
         decoded_(kStripeUnitBytes) {}
 
   /// Selects the members to read from: this node first, then data before parity, since data needs
@@ -111,7 +111,7 @@ class Decoder final : public PeerReader {
       if (present.size() == k) break;
       const bool replaceable = left-- > k - present.size();
       const Clock::TimePoint member_deadline =
-          replaceable ? std::min(deadline, Clock::Real().Now() + kMemberTimeout) : deadline;
+          replaceable ? std::min(deadline, access_.clock.Now() + kMemberTimeout) : deadline;
       input.unit.resize(kStripeUnitBytes);
       const auto unit = std::span(input.unit).first(into.size());
       const auto any = Fill(input, at, unit, piecewise, member_deadline);
@@ -199,7 +199,8 @@ class Decoder final : public PeerReader {
 }  // namespace
 
 Result<std::unique_ptr<PeerReader>> OpenDecoder(const PeerRequest& request, const std::string& self,
-                                                PeerSource& local, PeerTransport& transport) {
+                                                PeerSource& local, PeerTransport& transport,
+                                                Clock& clock) {
   HOLDFAST_ASSIGN_OR_RETURN(GroupPlan plan, GroupPlan::FromJson(request.group));
   const StripeLayout& layout = plan.layout();
   if (request.stripe >= layout.node_count() || request.index >= layout.node_count() ||
@@ -207,7 +208,7 @@ Result<std::unique_ptr<PeerReader>> OpenDecoder(const PeerRequest& request, cons
       request.bytes > layout.segment_bytes() - request.offset) {
     return Fail(InvalidArgumentError("the group has no such segment"));
   }
-  auto decoder = std::make_unique<Decoder>(std::move(plan), request, self, local, transport);
+  auto decoder = std::make_unique<Decoder>(std::move(plan), request, self, local, transport, clock);
   HOLDFAST_RETURN_IF_ERROR(decoder->SelectInputs(self));
   return decoder;
 }

@@ -13,6 +13,7 @@ namespace holdfast::agent {
 /// only. The sources verify their bytes; the caller must verify the result against the seal of the
 /// requested shard.
 Result<std::unique_ptr<PeerReader>> OpenDecoder(const PeerRequest& request, const std::string& self,
-                                                PeerSource& local, PeerTransport& transport);
+                                                PeerSource& local, PeerTransport& transport,
+                                                Clock& clock);
 
 }  // namespace holdfast::agent

@@ -41,6 +41,7 @@ struct GroupAccess {
   PeerSource& local;
   PeerTransport& transport;
   Cancellation& cancellation;
+  Clock& clock;
 
   /// Opens an object at a member. `request` has kind, rank, stripe, index, offset, bytes and group;
   /// the other fields are filled in. Errors name the member; Unavailable: it has no address.

@@ -6,10 +6,10 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
-#include <thread>
 #include <utility>
 #include <vector>
 
+#include "base/thread.h"
 #include "storage/format/checksum.h"
 #include "storage/parity/parity_image.h"
 
@@ -22,8 +22,8 @@ constexpr size_t kFetchersMax = 4;
 // the coordinator requests another attempt with the remaining members.
 constexpr std::chrono::seconds kReadTimeout(10);
 
-Clock::TimePoint ReadDeadline(Clock::TimePoint deadline) {
-  return std::min(deadline, Clock::Real().Now() + kReadTimeout);
+Clock::TimePoint ReadDeadline(const GroupAccess& access, Clock::TimePoint deadline) {
+  return std::min(deadline, access.clock.Now() + kReadTimeout);
 }
 
 /// A part of a requested range that is within one stripe.
@@ -107,12 +107,12 @@ class Fetch {
       }
       return Status::Ok();
     };
-    std::vector<std::thread> fetchers;
+    std::vector<Thread> fetchers;
     for (size_t i = 1; i < std::min(kFetchersMax, shares.size()); ++i) {
       fetchers.emplace_back([&fetch] { std::ignore = fetch(); });
     }
     Status status = fetch();
-    for (std::thread& fetcher : fetchers) fetcher.join();
+    for (Thread& fetcher : fetchers) fetcher.join();
     HOLDFAST_RETURN_IF_ERROR(access_.cancellation.status());
     return status;
   }
@@ -148,7 +148,8 @@ class Fetch {
     HOLDFAST_ASSIGN_OR_RETURN(auto stream, access_.Open(position, std::move(request), deadline_));
     std::vector<std::byte> unit(kStripeUnitBytes);
     while (done < share.into.size()) {
-      HOLDFAST_ASSIGN_OR_RETURN(const size_t got, stream->Read(unit, ReadDeadline(deadline_)));
+      HOLDFAST_ASSIGN_OR_RETURN(const size_t got,
+                                stream->Read(unit, ReadDeadline(access_, deadline_)));
       if (got == 0 || got > share.into.size() - done) {
         return DataLossError(fmt::format("node {} sent {} of {} decoded bytes",
                                          access_.plan.members()[position].node, done,
@@ -182,7 +183,7 @@ Result<std::vector<ShardSeal>> SealsAt(const GroupAccess& access, uint32_t posit
   request.offset = image.seals_begin();
   HOLDFAST_ASSIGN_OR_RETURN(const auto list,
                             ReadObject(access, position, std::move(request), image.seals_bytes(),
-                                       ReadDeadline(deadline)));
+                                       ReadDeadline(access, deadline)));
   HOLDFAST_ASSIGN_OR_RETURN(std::vector<ShardSeal> seals, ParseSeals(list));
   for (const ShardSeal& seal : seals) {
     const ShardIdentity& of = seal.identity;
@@ -245,28 +246,12 @@ Status DecodeRanges(const GroupAccess& access, const ShardIdentity& identity,
   Result<std::vector<ShardSeal>> seals = std::vector<ShardSeal>();
   if (!rows_only) seals = SealsFromParity(access, deadline);
   // If no parity shard is readable, the bytes were decoded from data shards only. These have seals.
-  if (!seals) seals = CollectSeals(access, ReadDeadline(deadline));
+  if (!seals) seals = CollectSeals(access, ReadDeadline(access, deadline));
   if (!seals) return seals.error();
   for (const ImageRange& range : ranges) {
     HOLDFAST_RETURN_IF_ERROR(image.FinishRange(range.begin, range.into, *seals));
   }
   return Status::Ok();
-}
-
-Status RebuildShard(const GroupAccess& access, const ShardSeal& seal, std::span<std::byte> image,
-                    const std::function<void(uint64_t)>& progress, Clock::TimePoint deadline) {
-  if (image.size() < seal.image_bytes) {
-    return InvalidArgumentError("the buffer is too small for " + ShardName(seal.identity.rank));
-  }
-  image = image.first(seal.image_bytes);
-  const ImageRange full_range{0, image};
-  HOLDFAST_RETURN_IF_ERROR(
-      DecodeRanges(access, seal.identity, {&full_range, 1}, progress, deadline));
-  const uint64_t bad = FirstBadChunk(image, seal.chunk_crcs);
-  if (bad == kNoChunk) return Status::Ok();
-  return DataLossError(
-      fmt::format("{} was decoded from its group, but chunk {} does not match its checksum",
-                  ToString(seal.identity.key()), bad));
 }
 
 Result<ShardSeal> RebuildParity(const GroupAccess& access, uint32_t position, uint32_t world,

@@ -27,11 +27,6 @@ Status DecodeRanges(const GroupAccess& access, const ShardIdentity& identity,
                     std::span<const ImageRange> ranges,
                     const std::function<void(uint64_t)>& progress, Clock::TimePoint deadline);
 
-/// Rebuilds a lost shard in `image` (seal.image_bytes long) and verifies every chunk against
-/// `seal`. DataLoss: the message names the first bad chunk. Blocks.
-Status RebuildShard(const GroupAccess& access, const ShardSeal& seal, std::span<std::byte> image,
-                    const std::function<void(uint64_t)>& progress, Clock::TimePoint deadline);
-
 /// Rebuilds the parity shard of the member at `position` in `image`, with the same bytes that
 /// BuildParity() produces. The version need not have had parity before. Members decode shares of
 /// its rows. Returns the shard's seal. Blocks.

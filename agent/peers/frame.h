@@ -13,7 +13,7 @@ namespace holdfast::agent {
 // Everything on a peer connection is a frame: a fixed header and a payload, described in
 // docs/formats/peer-frames.md. Pure.
 
-inline constexpr uint8_t kPeerProtocol = 1;
+inline constexpr uint8_t kPeerProtocol = 2;
 inline constexpr size_t kFrameHeaderBytes = 32;
 
 /// The values are stable (wire format).

@@ -110,6 +110,12 @@ Status ValidateRequest(const PeerRequest& request) {
     return InvalidArgumentError(fmt::format("a range of {} bytes at offset {} is beyond any object",
                                             request.bytes, request.offset));
   }
+  const bool of_shard =
+      request.kind == PeerRequestKind::kShard || request.kind == PeerRequestKind::kSeal;
+  if ((request.sealed && !of_shard) || (request.digest != 0 && !request.sealed)) {
+    return InvalidArgumentError(
+        "only a request for a sealed shard or its seal can require a sealed replica or a digest");
+  }
   if (!request.group.empty() && request.kind != PeerRequestKind::kDecode) {
     return InvalidArgumentError("only a request to decode carries a group");
   }
@@ -136,6 +142,8 @@ std::string EncodeRequest(const StreamRequest& request) {
   Put(inner.index, &out);
   Put(inner.offset, &out);
   Put(inner.bytes, &out);
+  Put(static_cast<uint8_t>(inner.sealed), &out);
+  Put(inner.digest, &out);
   Put(static_cast<uint32_t>(inner.group.size()), &out);
   out.append(inner.group);
   return out;
@@ -146,16 +154,19 @@ Result<StreamRequest> DecodeRequest(std::span<const std::byte> payload) {
   PeerRequest& inner = request.request;
   Cursor cursor(payload);
   uint8_t kind = 0;
+  uint8_t sealed = 0;
   uint32_t group_bytes = 0;
   if (!cursor.Take(&request.stream) || !cursor.Take(&kind) || !cursor.TakeName(&inner.job) ||
       !cursor.Take(&inner.version.incarnation.value) || !cursor.Take(&inner.version.step.value) ||
       !cursor.Take(&inner.incarnation.value) || !cursor.Take(&inner.rank.value) ||
       !cursor.Take(&inner.stripe) || !cursor.Take(&inner.index) || !cursor.Take(&inner.offset) ||
-      !cursor.Take(&inner.bytes) || !cursor.Take(&group_bytes) ||
+      !cursor.Take(&inner.bytes) || !cursor.Take(&sealed) || sealed > 1 ||
+      !cursor.Take(&inner.digest) || !cursor.Take(&group_bytes) ||
       !cursor.TakeText(group_bytes, &inner.group) || cursor.left() != 0) {
     return Fail(Damaged("request"));
   }
   inner.kind = static_cast<PeerRequestKind>(kind);
+  inner.sealed = sealed == 1;
   HOLDFAST_RETURN_IF_ERROR(ValidateRequest(inner));
   return request;
 }

@@ -8,6 +8,8 @@ namespace holdfast::agent {
 namespace {
 // Longer waits are cut to this; callers retry after the wait.
 constexpr double kWaitMaxSeconds = 3600;
+// A caller that comes back later than this after its wait was not waiting all the time.
+constexpr std::chrono::milliseconds kLateMax(20);
 }  // namespace
 
 Pacer::Pacer(const PacerOptions& options, const Clock& clock)
@@ -35,8 +37,12 @@ void Pacer::Refill() {
   const Clock::Duration waited =
       yields ? std::min(passed, returned_wait_) : Clock::Duration::zero();
   yielded_ += waited;
-  yield_budget_ = std::clamp(yield_budget_ + passed - 2 * waited, Clock::Duration::zero(),
-                             Clock::Duration(options_.yield_max));
+  // A wait always takes a little longer than returned. That must not refill the budget, or the
+  // budget would never be empty, and data would wait as long as the trainers are busy.
+  const Clock::Duration excess = passed - waited;
+  const bool late = waited > Clock::Duration::zero() && excess < kLateMax;
+  yield_budget_ = std::clamp(yield_budget_ - waited + (late ? Clock::Duration::zero() : excess),
+                             Clock::Duration::zero(), Clock::Duration(options_.yield_max));
 }
 
 Clock::Duration Pacer::EmptyFor(uint64_t rate) const {

@@ -51,7 +51,10 @@ Status PeerSession::Run() {
   // The first request of a connection gets the longer of the two timeouts.
   Clock::Duration timeout = std::max(context_.timeouts.idle, context_.timeouts.frame);
   for (;; timeout = context_.timeouts.idle) {
-    HOLDFAST_RETURN_IF_ERROR(channel_.AwaitReadable(In(timeout)));
+    idle_ = true;
+    const Status readable = channel_.AwaitReadable(In(timeout));
+    idle_ = false;
+    HOLDFAST_RETURN_IF_ERROR(readable);
     status = ServeRequest();
     if (status.ok()) continue;
     if (ShouldReport(status)) {

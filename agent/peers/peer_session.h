@@ -54,6 +54,8 @@ class PeerSession {
   /// Cancels the source's reader if the client has disconnected. Callable from any thread.
   void CancelIfDisconnected();
 
+  /// Returns whether the client has no request now. Callable from any thread.
+  bool idle() const { return idle_.load(); }
   const std::string& peer() const { return channel_.peer(); }
 
  private:
@@ -67,6 +69,7 @@ class PeerSession {
 
   PeerServerContext& context_;
   Channel channel_;
+  std::atomic<bool> idle_{false};
   Mutex mutex_;
   bool stopping_ HOLDFAST_GUARDED_BY(mutex_) = false;
   PeerReader* reader_ HOLDFAST_GUARDED_BY(mutex_) = nullptr;

@@ -174,12 +174,22 @@ void TcpPeerServer::AcceptAll() {
       continue;
     }
     ++context_.counters.refused;
+    EndIdle();
     // Sent in plain text even where TLS is used. The socket's buffer is empty, so this does not
     // block.
     Channel refused(std::move(socket), NameOf(from));
     SendRefusal(refused, ResourceExhaustedError(fmt::format(
                              "node {} serves {} peer connections already (peers.connections_max)",
                              context_.self.node, connections_max_)));
+  }
+}
+
+/// Clients keep idle connections for later requests, and open others when they find them closed.
+void TcpPeerServer::EndIdle() {
+  for (Connection& connection : connections_) {
+    if (!connection.session.idle()) continue;
+    connection.session.Stop();
+    return;
   }
 }
 

@@ -35,9 +35,9 @@ struct TcpPeerServerOptions {
 };
 
 /// Serves a source to the peers of this node over TCP or a unix socket. One thread accepts, and one
-/// serves each connection. Connections beyond connections_max are refused with ResourceExhausted. A
-/// session holds one frame of a request (at most 1 MiB + 64 KiB) and no data, which is sent from
-/// the reader's memory.
+/// serves each connection. Connections beyond connections_max are refused with ResourceExhausted,
+/// and make an idle one end. A session holds one frame of a request (at most 1 MiB + 64 KiB) and no
+/// data, which is sent from the reader's memory.
 class TcpPeerServer {
  public:
   /// Starts a server; `source` must outlive it. InvalidArgument: invalid options, or other machines
@@ -67,6 +67,8 @@ class TcpPeerServer {
   void AcceptAll();
   void Serve(UniqueFd socket, std::string peer);
   void Reap();
+  /// Ends one idle connection, to make room for a client that was refused and comes again.
+  void EndIdle();
   void Wake();
   void LogRejected(const std::string& peer, const Status& why);
 

@@ -35,6 +35,10 @@ struct PeerRequest {
   uint32_t index = 0;   // kParityRow: of the parity row; kDecode: of the segment in the stripe
   uint64_t offset = 0;  // of the image (kShard), the seal's encoding (kSeal) or the segment
   uint64_t bytes = 0;   // maximum; the object may end before
+  /// kShard, kSeal: only of a sealed replica. Otherwise the source waits for a shard that is still
+  /// being saved.
+  bool sealed = false;
+  uint64_t digest = 0;  // with `sealed`: that the replica must have; 0: any
   std::string group;    // kDecode: the group, in the pipeline's encoding
   bool operator==(const PeerRequest&) const = default;
 };

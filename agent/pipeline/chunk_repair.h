@@ -1,8 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
-#include <span>
 #include <vector>
 
 #include "agent/pipeline/rank_slots.h"
@@ -16,20 +14,13 @@ Result<std::vector<uint64_t>> BadChunksInMemory(Segment& segment, uint32_t slot)
 Result<std::vector<uint64_t>> BadChunksOnDisk(const Volume& volume, const ShardKey& key);
 
 /// Replaces the bad chunks of a pinned slot, or of a shard on disk, in place. A good chunk is taken
-/// from the other tier of this node, or else decoded by the group that `prepare` names, and is
-/// checked against the seal before it is written. Good chunks are not touched, and peers keep
-/// reading them. OK: the replica is intact and reported as stored. On an error the remaining bad
-/// chunks stay bad, and a later directive may succeed. IoError is the exception: the device does
-/// not keep the written bytes, or bytes outside the chunks are damaged. Blocks; run it on a worker.
+/// from the other tier of this node, or else decoded by the group that `prepare` names. Good chunks
+/// are not touched, and peers keep reading them. OK: the replica is intact and reported as stored.
+/// On an error the remaining bad chunks stay bad, and a later directive may succeed. IoError is the
+/// exception: the device does not keep the written bytes, or bytes outside the chunks are damaged.
+/// Blocks; run it on a worker.
 Status RepairInMemory(const RestoreTools& tools, RankSlots& slots, const PrepareTask& prepare,
                       uint32_t slot);
-Status RepairOnDisk(const RestoreTools& tools, RankSlots* slots, const PrepareTask& prepare);
-
-/// Fills a leased slot with a shard of which this node's disk has a damaged replica: reads the good
-/// chunks from disk and decodes the others. `lease` is called once with the image's length.
-/// NotFound: the disk has no replica of the committed image.
-Result<ShardSeal> FillFromDisk(
-    const RestoreTools& tools, RankSlots& slots, const PrepareTask& prepare,
-    const std::function<Result<std::span<std::byte>>(uint64_t image_bytes)>& lease);
+Status RepairOnDisk(const RestoreTools& tools, const PrepareTask& prepare);
 
 }  // namespace holdfast::agent

@@ -2,8 +2,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <memory>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -12,11 +10,10 @@
 #include "coordinator/contract/directives.h"
 #include "coordinator/contract/reports.h"
 #include "coordinator/contract/requests.h"
-#include "storage/format/seal.h"
 #include "storage/volume/seen_life.h"
 
-// The pipeline's interfaces to the coordinator and to other agents. agent/server implements them
-// over gRPC; tests use a small coordinator in the same process.
+// The pipeline's interface to the coordinator. agent/server implements it over gRPC; tests use a
+// small coordinator in the same process.
 
 namespace holdfast::agent {
 
@@ -57,30 +54,6 @@ class DirectiveHandler {
   /// After a change of the life, the numbers of incarnations and versions have another meaning, and
   /// trainers must join again.
   virtual void OnLife(const SeenLife& /*seen*/) {}
-};
-
-/// A shard that is being read from another agent.
-class ShardStream {
- public:
-  virtual ~ShardStream() = default;
-  virtual const ShardSeal& seal() const = 0;
-  /// Reads the image into `into` (at least seal().image_bytes) and checks each chunk against the
-  /// seal as it arrives. `progress` gets the number of bytes verified. DataLoss names the chunk
-  /// that differs.
-  virtual Status ReadInto(std::span<std::byte> into,
-                          const std::function<void(uint64_t)>& progress) = 0;
-};
-
-/// Reads shards from other agents. Thread-safe.
-class ShardFetcher {
- public:
-  virtual ~ShardFetcher() = default;
-  virtual Result<std::unique_ptr<ShardStream>> Open(const std::string& address, const ShardKey& key,
-                                                    Tier tier) = 0;
-  /// Fills `into` with the image bytes from `offset` on: complete chunks, each checked against the
-  /// seal, which is returned. With an empty `into` only the seal is read.
-  virtual Result<ShardSeal> ReadRange(const std::string& address, const ShardKey& key, Tier tier,
-                                      uint64_t offset, std::span<std::byte> into) = 0;
 };
 
 }  // namespace holdfast::agent

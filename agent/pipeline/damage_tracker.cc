@@ -41,7 +41,9 @@ Result<ShardSeal> DamageTracker::SealOfProtected(const ShardKey& key, Tier tier)
 }
 
 bool DamageTracker::OnDamaged(const ShardKey& key, Tier tier, const Status& how) {
-  const auto seal = SealOfProtected(key, tier);
+  // Parity groups repair the replicas of nodes. A shard of a shared tier is copied there again.
+  const auto seal =
+      IsShared(tier) ? Result<ShardSeal>(Fail(NotFoundError(""))) : SealOfProtected(key, tier);
   if (!seal) {
     OnLost(key, tier, how);
     return true;
@@ -65,8 +67,9 @@ void DamageTracker::OnLost(const ShardKey& key, Tier tier, const Status& how) {
     const RankLease rank = ranks_.FindHolder(key);
     if (!rank || !rank->slots.pins().Discard(key.version).ok()) return;  // known already
   } else {
-    const Status moved = volume_.Quarantine(key, how.message());
-    ForgetOnDisk({key});
+    if (stores_[tier] == nullptr) return;
+    const Status moved = stores_[tier]->Quarantine(key, how.message());
+    if (tier == Tier::kDisk) ForgetOnDisk({key});
     if (moved.code() == ErrorCode::kNotFound) return;
     if (!moved.ok()) Log(LogLevel::kError, "QuarantineFailed", {Kv("error", moved.ToString())});
   }

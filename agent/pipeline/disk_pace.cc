@@ -8,12 +8,12 @@ namespace holdfast::agent {
 bool DiskPace::IsEligible(VersionId version, const JobState* job) const {
   if (job == nullptr || version.incarnation != job->incarnation) return false;
   const bool target_taken =
-      started_.incarnation == job->incarnation && started_.step >= job->disk_target_step;
-  return !target_taken && version.step >= job->disk_target_step && IsOnInterval(version);
+      started_.incarnation == job->incarnation && started_.step >= job->target_step[Tier::kDisk];
+  return !target_taken && version.step >= job->target_step[Tier::kDisk] && IsOnInterval(version);
 }
 
 bool DiskPace::IsLateParity(const DiskCandidate& candidate, const JobState* job) {
-  return job != nullptr && candidate.parity && job->disk_committed == candidate.version;
+  return job != nullptr && candidate.parity && job->committed[Tier::kDisk] == candidate.version;
 }
 
 std::optional<uint32_t> DiskPace::Choose(std::span<const DiskCandidate> candidates,

@@ -1,15 +1,14 @@
 #include "agent/pipeline/disk_rebuild.h"
 
 #include <fmt/format.h>
-#include <sys/mman.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
-#include <utility>
 
+#include "agent/chunks/decoded_chunks.h"
 #include "agent/parity/rebuild.h"
 #include "agent/pipeline/sealer.h"
+#include "agent/pipeline/sparse_image.h"
 #include "base/crash_point.h"
 #include "base/log.h"
 #include "storage/format/checksum.h"
@@ -21,49 +20,18 @@ namespace {
 
 // Each window is decoded, checked and written before the next one, which bounds the memory.
 constexpr uint64_t kWindowBytes = 64 * kChunkBytes;
-// A window is divided into four ranges, which several members decode at the same time.
+// A window of a parity shard is divided into four ranges, which several members decode at the same
+// time.
 constexpr uint64_t kRangeBytes = kWindowBytes / 4;
 constexpr std::chrono::minutes kWindowTime(5);
 
-/// Address space for an image; only the pages in use take memory.
-class SparseImage {
- public:
-  static Result<SparseImage> Make(uint64_t bytes) {
-    void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
-                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory == MAP_FAILED) {
-      return Fail(
-          ErrnoStatus(errno, fmt::format("map {} bytes of address space for a shard", bytes)));
-    }
-    return SparseImage(std::span(static_cast<std::byte*>(memory), bytes));
-  }
-  ~SparseImage() {
-    if (!bytes_.empty()) ::munmap(bytes_.data(), bytes_.size());
-  }
-  SparseImage(SparseImage&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
-  SparseImage& operator=(SparseImage&&) = delete;
-
-  std::span<std::byte> bytes() const { return bytes_; }
-  /// Frees the memory of the pages that are completely inside the range.
-  void Drop(uint64_t begin, uint64_t end) {
-    begin = RoundUp(begin, kBlockBytes);
-    end -= std::min(end, end % kBlockBytes);
-    if (begin < end) ::madvise(bytes_.data() + begin, end - begin, MADV_DONTNEED);
-  }
-
- private:
-  explicit SparseImage(std::span<std::byte> bytes) : bytes_(bytes) {}
-  std::span<std::byte> bytes_;
-};
-
 /// Returns the parts of the seal that are known before the shard is decoded. A rank's seal comes
 /// from the group and is complete; a parity seal has no checksums yet.
-Result<ShardSeal> ExpectedSeal(const GroupAccess& access, const PrepareTask& prepare,
+Result<ShardSeal> ExpectedSeal(DecodedChunks& decoded, const PrepareTask& prepare,
                                const RestoreTools& tools) {
   const ShardIdentity& identity = prepare.identity;
   if (!IsParity(identity.rank)) {
-    HOLDFAST_ASSIGN_OR_RETURN(ShardSeal seal,
-                              FetchSeal(access, identity.rank, Clock::Real().Now() + kWindowTime));
+    HOLDFAST_ASSIGN_OR_RETURN(ShardSeal seal, decoded.ReadSeal());
     if (seal.identity != identity) {
       return Fail(DataLossError("the group sent the seal of " + ToString(seal.identity.key()) +
                                 " when asked for " + ToString(identity.key())));
@@ -72,12 +40,12 @@ Result<ShardSeal> ExpectedSeal(const GroupAccess& access, const PrepareTask& pre
     seal.image_header.clear();
     return seal;
   }
-  const auto position = access.plan.PositionOf(tools.node);
+  const auto position = prepare.group->PositionOf(tools.node());
   if (!position) {
-    return Fail(InvalidArgumentError("node " + tools.node + " is not in the parity group"));
+    return Fail(InvalidArgumentError("node " + tools.node() + " is not in the parity group"));
   }
   HOLDFAST_ASSIGN_OR_RETURN(const ParityImage image,
-                            ParityImage::Make(access.plan, *position, identity));
+                            ParityImage::Make(*prepare.group, *position, identity));
   ShardSeal seal;
   seal.identity = identity;
   seal.image_bytes = image.image_bytes();
@@ -92,36 +60,35 @@ Status CheckDecodedDigest(const PrepareTask& prepare, const ShardSeal& seal) {
                   ToString(prepare.identity.key()), seal.digest(), prepare.digest));
 }
 
-/// Checks a window of a rank's shard against the seal. For a parity shard, adds the window's
-/// checksums to the seal.
-Status CheckWindow(ShardSeal& seal, uint64_t begin, std::span<const std::byte> window) {
-  for (uint64_t at = 0; at < window.size(); at += kChunkBytes) {
-    const uint64_t bytes = std::min<uint64_t>(kChunkBytes, window.size() - at);
-    const uint32_t crc = Crc32c(window.subspan(at, bytes));
-    const uint64_t chunk = (begin + at) / kChunkBytes;
-    if (IsParity(seal.identity.rank)) {
-      seal.chunk_crcs.push_back(crc);
-    } else if (chunk >= seal.chunk_crcs.size() || seal.chunk_crcs[chunk] != crc) {
-      return DataLossError(
-          fmt::format("{} as decoded from its group: chunk {} does not match its checksum",
-                      ToString(seal.identity.key()), chunk));
-    }
-  }
-  return Status::Ok();
-}
-
-Status DecodeWindow(const GroupAccess& access, const ShardIdentity& identity, uint64_t begin,
-                    std::span<std::byte> window) {
+/// Decodes a window of a parity shard and adds its checksums to the seal, which no other member
+/// has.
+Status DecodeParityWindow(const RestoreTools& tools, const PrepareTask& prepare, ShardSeal& seal,
+                          uint64_t begin, std::span<std::byte> window) {
   std::vector<ImageRange> ranges;
   for (uint64_t at = 0; at < window.size(); at += kRangeBytes) {
     ranges.push_back(
         {begin + at, window.subspan(at, std::min<uint64_t>(kRangeBytes, window.size() - at))});
   }
+  const ShardIdentity& identity = prepare.identity;
+  Cancellation cancellation;
+  const GroupAccess access =
+      tools.reach.To(*prepare.group, identity.job, identity.version, prepare.current, cancellation);
   const Status status = DecodeRanges(
       access, identity, ranges, [](uint64_t) { HOLDFAST_CRASH_POINT("agent.mid_restore"); },
-      Clock::Real().Now() + kWindowTime);
+      access.clock.Now() + kWindowTime);
   // IoError is reserved for this node's devices; here it comes from another node's device.
-  return status.code() == ErrorCode::kIoError ? DataLossError(status.message()) : status;
+  if (status.code() == ErrorCode::kIoError) return DataLossError(status.message());
+  HOLDFAST_RETURN_IF_ERROR(status);
+  for (const uint32_t crc : ChunkCrcs(window)) seal.chunk_crcs.push_back(crc);
+  return Status::Ok();
+}
+
+/// Decodes and checks a window of the shard.
+Status DecodeWindow(const RestoreTools& tools, const PrepareTask& prepare, DecodedChunks& decoded,
+                    ShardSeal& seal, uint64_t begin, std::span<std::byte> window) {
+  if (IsParity(seal.identity.rank)) return DecodeParityWindow(tools, prepare, seal, begin, window);
+  std::vector<WantedChunk> chunks = ChunksOf(seal, begin / kChunkBytes, window);
+  return decoded.Read(seal, chunks).WithContext(decoded.where());
 }
 
 }  // namespace
@@ -132,10 +99,9 @@ Status RebuildOnDisk(const RestoreTools& tools, const PrepareTask& prepare) {
                                 " names no parity group");
   }
   const ShardIdentity& identity = prepare.identity;
-  Cancellation cancellation;
-  const GroupAccess access =
-      tools.Group(*prepare.group, identity.job, identity.version, prepare.current, cancellation);
-  HOLDFAST_ASSIGN_OR_RETURN(ShardSeal seal, ExpectedSeal(access, prepare, tools));
+  DecodedChunks decoded(tools.reach, std::make_shared<GroupPlan>(*prepare.group), identity.key(),
+                        prepare.current);
+  HOLDFAST_ASSIGN_OR_RETURN(ShardSeal seal, ExpectedSeal(decoded, prepare, tools));
   if (!IsParity(identity.rank)) HOLDFAST_RETURN_IF_ERROR(CheckDecodedDigest(prepare, seal));
   // The coordinator repeats the directive. Peers must not decode a shard each time while this node
   // has no room for it.
@@ -152,8 +118,7 @@ Status RebuildOnDisk(const RestoreTools& tools, const PrepareTask& prepare) {
   for (uint64_t at = 0; at < image.size();) {
     if (tools.stopping()) return CancelledError("the agent is stopping");
     const auto window = image.subspan(at, std::min<uint64_t>(kWindowBytes, image.size() - at));
-    HOLDFAST_RETURN_IF_ERROR(DecodeWindow(access, identity, at, window));
-    HOLDFAST_RETURN_IF_ERROR(CheckWindow(seal, at, window));
+    HOLDFAST_RETURN_IF_ERROR(DecodeWindow(tools, prepare, decoded, seal, at, window));
     at += window.size();
     if (!header_checked) {
       HOLDFAST_ASSIGN_OR_RETURN(const uint64_t header_bytes, HeaderBytes(image, image.size()));

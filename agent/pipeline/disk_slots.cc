@@ -37,12 +37,15 @@ std::optional<uint32_t> DiskSlots::OtherLifeForDisk() const {
 std::optional<SaveJob> DiskSlots::TakeDisk() {
   MutexLock lock(table_.mutex);
   for (;;) {
-    if (table_.stopping) return std::nullopt;
+    if (table_.Stopped()) return std::nullopt;
     auto slot = table_.pace.Choose(DiskCandidates(), table_.job());
     if (!slot && flushing_) slot = ToFlush();
     if (!slot) slot = OtherLifeForDisk();
     if (slot) {
       SlotTable::Entry& entry = table_.entries[*slot];
+      HOLDFAST_INVARIANT(table_.segment.invariants(),
+                         entry.disk == SlotTable::Disk::kNone && !entry.discard, Kv("slot", *slot),
+                         Kv("version", ToString(entry.version)));
       entry.disk = SlotTable::Disk::kWriting;
       ++entry.users;
       return table_.JobOf(*slot);
@@ -52,10 +55,11 @@ std::optional<SaveJob> DiskSlots::TakeDisk() {
 }
 
 std::optional<uint32_t> DiskSlots::ToFlush() const {
-  if (!table_.job_state || !table_.job_state->memory_committed) return std::nullopt;
+  if (!table_.job_state || !table_.job_state->committed[Tier::kMemory]) return std::nullopt;
   for (const DiskCandidate& candidate : DiskCandidates()) {
     const bool sealed = table_.entries[candidate.slot].phase == SlotTable::Phase::kSealed;
-    if (sealed && candidate.version == *table_.job_state->memory_committed) return candidate.slot;
+    if (sealed && candidate.version == *table_.job_state->committed[Tier::kMemory])
+      return candidate.slot;
   }
   return std::nullopt;
 }
@@ -69,8 +73,7 @@ void DiskSlots::StartFlush() {
 bool DiskSlots::AwaitFlushed(Clock::TimePoint deadline) {
   MutexLock lock(table_.mutex);
   while (!IsFlushed()) {
-    if (Clock::Real().Now() >= deadline) return false;
-    table_.changed.WaitUntil(table_.mutex, deadline);
+    if (!table_.changed.WaitUntil(table_.mutex, deadline)) return IsFlushed();
   }
   return true;
 }
@@ -78,7 +81,7 @@ bool DiskSlots::AwaitFlushed(Clock::TimePoint deadline) {
 bool DiskSlots::IsFlushed() const {
   if (ToFlush()) return false;
   if (!table_.job_state) return true;
-  const std::optional<VersionId> newest = table_.job_state->memory_committed;
+  const std::optional<VersionId> newest = table_.job_state->committed[Tier::kMemory];
   return std::none_of(table_.entries.begin(), table_.entries.end(),
                       [&](const SlotTable::Entry& entry) {
                         return entry.disk == SlotTable::Disk::kWriting && entry.version == newest;
@@ -92,7 +95,7 @@ DiskSlots::DiskFollow DiskSlots::AwaitChecksummed(uint32_t slot, uint64_t seen) 
     DiskFollow follow;
     follow.checksummed = entry.checksummed;
     follow.sealed = entry.phase == SlotTable::Phase::kSealed;
-    follow.given_up = table_.stopping || !entry.given_up.ok();
+    follow.given_up = table_.Stopped() || !entry.given_up.ok();
     if (follow.sealed || follow.given_up || follow.checksummed > seen) return follow;
     table_.changed.Wait(table_.mutex);
   }
@@ -100,6 +103,12 @@ DiskSlots::DiskFollow DiskSlots::AwaitChecksummed(uint32_t slot, uint64_t seen) 
 
 void DiskSlots::FinishDisk(const SaveJob& job, bool given_up) {
   MutexLock lock(table_.mutex);
+  const SlotTable::Entry& entry = table_.entries[job.slot];
+  HOLDFAST_INVARIANT(
+      table_.segment.invariants(),
+      entry.disk == SlotTable::Disk::kWriting && entry.version == job.identity.version,
+      Kv("slot", job.slot), Kv("written", ToString(job.identity.version)),
+      Kv("found", ToString(entry.version)));
   if (given_up) table_.pace.GiveUp(job.identity.version);
   table_.entries[job.slot].disk = SlotTable::Disk::kDone;
   table_.Release(job.slot);

@@ -1,11 +1,13 @@
 #include "agent/pipeline/executor.h"
 
+#include <chrono>
+
 namespace holdfast::agent {
 namespace {
 constexpr size_t kTasksMax = 8192;
 }  // namespace
 
-Executor::Executor(uint32_t threads) {
+Executor::Executor(uint32_t threads, Clock& clock) : clock_(clock) {
   threads_.reserve(threads);
   for (uint32_t i = 0; i < threads; ++i) threads_.emplace_back([this] { Run(); });
 }
@@ -27,9 +29,30 @@ void Executor::Stop() {
     tasks_.clear();
     changed_.NotifyAll();
   }
-  for (std::thread& thread : threads_) {
+  for (Thread& thread : threads_) {
     if (thread.joinable()) thread.join();
   }
+}
+
+bool Executor::StopWithin(int64_t timeout_ms) {
+  const Clock::TimePoint deadline = clock_.Now() + std::chrono::milliseconds(timeout_ms);
+  MutexLock lock(mutex_);
+  stopping_ = true;
+  tasks_.clear();
+  changed_.NotifyAll();
+  while (!running_.empty()) {
+    const auto left = deadline - clock_.Now();
+    if (left <= Clock::Duration::zero()) return false;
+    changed_.WaitFor(mutex_, left);
+  }
+  return true;
+}
+
+int64_t Executor::OldestTaskMs() {
+  MutexLock lock(mutex_);
+  if (running_.empty()) return 0;
+  return std::chrono::duration_cast<std::chrono::milliseconds>(clock_.Now() - *running_.begin())
+      .count();
 }
 
 bool Executor::stopping() {
@@ -40,14 +63,20 @@ bool Executor::stopping() {
 void Executor::Run() {
   for (;;) {
     std::function<void()> task;
+    std::multiset<Clock::TimePoint>::iterator began;
     {
       MutexLock lock(mutex_);
       while (tasks_.empty() && !stopping_) changed_.Wait(mutex_);
       if (stopping_) return;
       task = std::move(tasks_.front());
       tasks_.pop_front();
+      began = running_.insert(clock_.Now());
     }
     task();
+    task = nullptr;
+    MutexLock lock(mutex_);
+    running_.erase(began);
+    changed_.NotifyAll();
   }
 }
 

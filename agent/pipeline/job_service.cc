@@ -75,6 +75,7 @@ void JobService::RepeatJoins(const JobState& job) {
 
 void JobService::ApplyLife(const SeenLife& seen) {
   const LifeId before = parts_.ranks.SetLife(seen.life, seen.unlabeled);
+  parts_.shared.SetLife(seen.life);
   if (before.value == 0 || before == seen.life) return;
   Log(LogLevel::kWarn, "StoreLifeChanged",
       {Kv("life", ToString(seen.life)), Kv("before", ToString(before)),
@@ -94,6 +95,9 @@ void JobService::ApplyLife(const SeenLife& seen) {
 
 void JobService::Remove(const RemoveVersion& remove) {
   if (remove.tier == Tier::kDisk) parts_.disks.RemoveVersion(remove.job, remove.version);
+  if (IsShared(remove.tier)) {
+    parts_.shared.RemoveVersion(remove.tier, remove.job, remove.version);
+  }
   if (remove.tier != Tier::kMemory) return;
   for (const RankLease& rank : parts_.ranks.OfJob(remove.job)) {
     if (!rank->slots.pins().Discard(remove.version).ok()) continue;
@@ -117,11 +121,14 @@ void JobService::Forget(const JobState& state) {
   const JobState* known = parts_.jobs.Find(job);
   if (known == nullptr || known->incarnation <= state.incarnation) parts_.release.Start(job);
   parts_.disks.RemoveJob(job, state.incarnation);
+  parts_.shared.RemoveJob(job, state.incarnation);
 }
 
 void JobService::Tick() {
+  parts_.shared.WarnOfHang(parts_.preparer.OldestCopyMs());
   parts_.ranks.ForEach([this](RankPipeline& rank) {
     const SegmentOwner& owner = rank.segment.owner();
+    if (owner.rank == Rank{0}) parts_.shared.ListIfDue(owner.job);
     if (!IsParity(owner.rank)) return;
     // Parity memory is in use as long as the job that it protects runs.
     const JobState* job = parts_.jobs.Find(owner.job);
@@ -136,6 +143,7 @@ void JobService::Drop(const std::string& job) {
   parts_.joins.ForgetJob(job);
   parts_.processes.ForgetGoodbyes(job);
   parts_.peer_source.Forget(job);
+  parts_.shared.Forget(job);
   parts_.warnings.Set("parity/" + job, "");
 }
 

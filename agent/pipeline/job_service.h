@@ -10,6 +10,8 @@
 #include "agent/pipeline/peer_source.h"
 #include "agent/pipeline/rank_registry.h"
 #include "agent/pipeline/save_service.h"
+#include "agent/pipeline/shard_preparer.h"
+#include "agent/pipeline/shared_tiers.h"
 #include "agent/pipeline/trainer_server.h"
 
 namespace holdfast::agent {
@@ -22,6 +24,8 @@ struct JobParts {
   NodePeerSource& peer_source;
   ParityService& parity;
   DiskRetention& disks;
+  SharedTiers& shared;
+  ShardPreparer& preparer;
   SaveService& saves;
   JoinService& joins;
   TrainerServer& trainers;

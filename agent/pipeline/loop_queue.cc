@@ -5,6 +5,8 @@
 
 #include <utility>
 
+#include "base/poll.h"
+
 namespace holdfast::agent {
 
 LoopQueue::LoopQueue() : wake_fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
@@ -12,6 +14,7 @@ LoopQueue::LoopQueue() : wake_fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 void LoopQueue::Wake() {
   const uint64_t one = 1;
   [[maybe_unused]] ssize_t written = ::write(wake_fd_.get(), &one, sizeof(one));
+  WakePolls();
 }
 
 void LoopQueue::Post(std::function<void()> task) {

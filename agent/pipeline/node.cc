@@ -11,10 +11,15 @@ constexpr int kTickMs = 100;
 // Interval at which the warning about quarantined files is updated, also after an operator has
 // deleted them.
 constexpr std::chrono::seconds kQuarantineCheckPause(5);
+
+PerTier<TierStore*> WithDisk(PerTier<TierStore*> stores, Volume& volume) {
+  stores[Tier::kDisk] = &volume;
+  return stores;
+}
 }  // namespace
 
 Node::Node(const NodeOptions& options, Arena& arena, Volume& volume, CoordinatorLink& link,
-           ShardFetcher& fetcher, PeerTransport& peers, Clock& clock)
+           PeerTransport& peers, Clock& clock)
     : options_(options),
       volume_(volume),
       clock_(clock),
@@ -24,24 +29,24 @@ Node::Node(const NodeOptions& options, Arena& arena, Volume& volume, Coordinator
              arena, volume, clock),
       memory_(ranks_, arena, link, options.before_reserve),
       warnings_(link),
-      damage_(ranks_, volume, link),
-      memory_shards_(options.node, ranks_, damage_),
-      peer_source_(options.node, ranks_, damage_, volume, peers),
+      stopped_ranks_(ranks_, link, warnings_),
+      damage_(ranks_, volume, link, options.shared_tiers),
+      shards_(ranks_, volume, damage_, options.shared_tiers),
+      peer_source_(options.node, ranks_, shards_, damage_, peers, clock),
       reach_(peers, options.node, clock),
-      workers_(kWorkers),
-      background_(1),
-      restore_tools_{.node = options.node,
+      workers_(kWorkers, clock),
+      background_(1, clock),
+      restore_tools_{.reach = {options.node, peer_source_, peers, clock},
                      .volume = volume,
-                     .fetcher = fetcher,
+                     .local = shards_,
                      .link = link,
                      .clock = clock,
-                     .peers = peers,
-                     .peer_source = peer_source_,
-                     .memory = memory_shards_,
                      .damage = damage_,
-                     .workers = workers_},
+                     .workers = workers_,
+                     .stores = WithDisk(options.shared_tiers, volume)},
       adoption_(ranks_, arena, volume, link, damage_, workers_, clock),
       disks_(volume, link, damage_, warnings_, background_),
+      shared_(options.shared_tiers, link, warnings_, clock),
       parity_({.node = options.node,
                .build_timeout_ms = options.peer_build_timeout_ms,
                .ranks = ranks_,
@@ -52,10 +57,10 @@ Node::Node(const NodeOptions& options, Arena& arena, Volume& volume, Coordinator
                .warnings = warnings_,
                .clock = clock},
               reach_, background_),
-      processes_(options.trainers_file),
+      processes_(options.trainers_file, options.processes),
       saves_(link, warnings_, loop_, sessions_, clock),
       preparer_(restore_tools_, options.prepare_wait_ms, loop_, ranks_, memory_, parity_, jobs_,
-                sessions_),
+                sessions_, options.copies_at_once),
       readers_(restore_tools_, loop_, sessions_, preparer_),
       restores_(restore_tools_, loop_, sessions_, preparer_, readers_),
       joins_({.node = options.node, .arena_bytes = arena.usage().budget_bytes}, link, clock, loop_,
@@ -66,7 +71,8 @@ Node::Node(const NodeOptions& options, Arena& arena, Volume& volume, Coordinator
                  .restores = restores_,
                  .readers = readers_,
                  .preparer = preparer_},
-                link, clock, loop_, sessions_, ranks_, jobs_, watched_, processes_),
+                link, clock, loop_, sessions_, ranks_, jobs_, watched_, processes_,
+                options.processes),
       release_(ranks_, memory_, parity_, sessions_, workers_, clock),
       job_service_({.jobs = jobs_,
                     .ranks = ranks_,
@@ -74,6 +80,8 @@ Node::Node(const NodeOptions& options, Arena& arena, Volume& volume, Coordinator
                     .peer_source = peer_source_,
                     .parity = parity_,
                     .disks = disks_,
+                    .shared = shared_,
+                    .preparer = preparer_,
                     .saves = saves_,
                     .joins = joins_,
                     .trainers = trainers_,
@@ -82,6 +90,7 @@ Node::Node(const NodeOptions& options, Arena& arena, Volume& volume, Coordinator
                     .link = link,
                     .clock = clock}) {
   ranks_.SetEvents(saves_);
+  shared_.SetLife(options.seen_life.life);
 }
 
 Node::~Node() { Stop(); }
@@ -90,8 +99,8 @@ Status Node::Serve(UniqueFd listener) {
   if (!loop_.valid()) return ErrnoStatus(errno, "eventfd");
   trainers_.Listen(std::move(listener));
   processes_.Load();
-  loop_thread_ = std::thread([this] { RunLoop(); });
-  scrubber_ = std::make_unique<Scrubber>(options_.scrub, memory_shards_, volume_, damage_);
+  loop_thread_ = Thread([this] { RunLoop(); });
+  scrubber_ = std::make_unique<Scrubber>(options_.scrub, shards_, volume_, damage_, clock_);
   return Status::Ok();
 }
 
@@ -109,6 +118,7 @@ void Node::Tick() {
   trainers_.Tick();
   preparer_.ExpireParked();
   job_service_.Tick();
+  stopped_ranks_.Tick();
   const Clock::TimePoint now = clock_.Now();
   if (now < next_quarantine_check_) return;
   next_quarantine_check_ = now + kQuarantineCheckPause;
@@ -126,6 +136,11 @@ void Node::Stop() {
   readers_.Stop();
   sessions_.Clear();
   ranks_.Clear();
+}
+
+bool Node::StopSharedTiers(int64_t timeout_ms) {
+  const bool copies = preparer_.StopCopies(timeout_ms);
+  return shared_.StopWithin(timeout_ms) && copies;
 }
 
 bool Node::Flush(int64_t timeout_ms) {

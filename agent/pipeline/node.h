@@ -3,12 +3,14 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "agent/pipeline/adoption.h"
 #include "agent/pipeline/job_service.h"
 #include "agent/pipeline/scrubber.h"
+#include "agent/pipeline/shared_tiers.h"
+#include "agent/pipeline/stopped_ranks.h"
+#include "base/thread.h"
 
 namespace holdfast::agent {
 
@@ -20,8 +22,11 @@ struct NodeOptions {
   std::string trainers_file;  // see trainer_record.h; empty: none
   int64_t hello_timeout_ms = 5'000;
   ScrubOptions scrub;
-  SeenLife seen_life = {};           // the life that the agent followed before its start
-  int64_t prepare_wait_ms = 30'000;  // how long a PrepareShard waits for its rank to connect
+  PerTier<TierStore*> shared_tiers = {};  // nullptr: the node does not reach the tier
+  uint32_t copies_at_once = 1;            // shards that are copied to shared tiers at the same time
+  SeenLife seen_life = {};                // the life that the agent followed before its start
+  int64_t prepare_wait_ms = 30'000;       // how long a PrepareShard waits for its rank to connect
+  ProcessTable& processes = ProcessTable::Kernel();
   /// For tests: called before memory is reserved.
   std::function<void(const SegmentOwner&)> before_reserve = {};
 };
@@ -38,7 +43,7 @@ class Node final : public DirectiveHandler {
  public:
   /// The arguments outlive the node.
   Node(const NodeOptions& options, Arena& arena, Volume& volume, CoordinatorLink& link,
-       ShardFetcher& fetcher, PeerTransport& peers, Clock& clock);
+       PeerTransport& peers, Clock& clock);
   ~Node() override;
 
   /// Reports the shards on disk, and starts to verify the sealed slots that were found in memory,
@@ -51,6 +56,9 @@ class Node final : public DirectiveHandler {
   /// Writes to disk the versions that are committed at memory and are not on disk yet. Returns
   /// false after the timeout. Threads: any, until Stop().
   bool Flush(int64_t timeout_ms);
+  /// Ends the work on shared tiers. Returns false when a file system has not answered after the
+  /// timeout: Stop() would wait for it.
+  bool StopSharedTiers(int64_t timeout_ms);
   /// Ends all sessions and threads. Later directives are ignored. Idempotent.
   void Stop();
 
@@ -62,7 +70,7 @@ class Node final : public DirectiveHandler {
 
   // The parts that the agent's services use. Threads: any, until Stop().
   RankRegistry& ranks() { return ranks_; }
-  MemoryShards& memory_shards() { return memory_shards_; }
+  const LocalShards& shards() const { return shards_; }
   DamageTracker& damage() { return damage_; }
   PeerSource& peer_source() { return peer_source_; }
   WatchedRanks& watched() { return watched_; }
@@ -84,8 +92,9 @@ class Node final : public DirectiveHandler {
   RankRegistry ranks_;
   RankMemory memory_;
   Warnings warnings_;
+  StoppedRanks stopped_ranks_;  // loop thread only
   DamageTracker damage_;
-  MemoryShards memory_shards_;
+  LocalShards shards_;
   NodePeerSource peer_source_;
   WatchedRanks watched_;
   PeerReach reach_;
@@ -94,6 +103,7 @@ class Node final : public DirectiveHandler {
   const RestoreTools restore_tools_;
   Adoption adoption_;
   DiskRetention disks_;
+  SharedTiers shared_;
   ParityService parity_;
 
   SessionTable sessions_;
@@ -109,7 +119,7 @@ class Node final : public DirectiveHandler {
   JobService job_service_;
 
   std::unique_ptr<Scrubber> scrubber_;
-  std::thread loop_thread_;
+  Thread loop_thread_;
 };
 
 }  // namespace holdfast::agent

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <utility>
 
+#include "agent/chunks/decoded_chunks.h"
 #include "agent/parity/builder.h"
 #include "base/crash_point.h"
 #include "base/log.h"
@@ -14,7 +15,7 @@
 namespace holdfast::agent {
 
 JobState ForParity(JobState job) {
-  job.memory_committed = job.peer_committed;
+  job.committed[Tier::kMemory] = job.committed[Tier::kPeer];
   job.group.reset();
   return job;
 }
@@ -59,7 +60,7 @@ bool ParityKeeper::IsObsolete(const Work& work) const {
   const VersionId version = work.identity.version;
   const auto& aborted = job_->aborted;
   return !job_->group || version.incarnation != job_->incarnation ||
-         version.step < job_->peer_target_step ||
+         version.step < job_->target_step[Tier::kPeer] ||
          std::find(aborted.begin(), aborted.end(), version) != aborted.end();
 }
 
@@ -157,16 +158,11 @@ Status ParityKeeper::Protect(const Work& work) {
     tools_.link.Report(RemovedReplica{{job_name_, old.version, identity.rank}, Tier::kMemory});
   }
   if (!slot) return slot.error();
-  const GroupAccess access{.plan = work.plan,
-                           .self = tools_.node,
-                           .job = job_name_,
-                           .version = identity.version,
-                           .incarnation = identity.version.incarnation,
-                           .local = tools_.source,
-                           .transport = tools_.transport,
-                           .cancellation = *work.cancellation};
+  const GroupReach reach{tools_.node, tools_.source, tools_.transport, tools_.clock};
+  const GroupAccess access = reach.To(work.plan, job_name_, identity.version,
+                                      identity.version.incarnation, *work.cancellation);
   const Clock::TimePoint deadline =
-      Clock::Real().Now() + std::chrono::milliseconds(tools_.build_timeout_ms);
+      tools_.clock.Now() + std::chrono::milliseconds(tools_.build_timeout_ms);
   auto seal = BuildParity(access, identity.world, tools_.source.rows(),
                           (*memory)->segment.slot(*slot), tools_.clock, deadline);
   Status status = seal ? Status::Ok() : seal.error();

@@ -5,7 +5,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 
 #include "agent/parity/member_streams.h"
 #include "agent/pipeline/coordinator_link.h"
@@ -15,6 +14,7 @@
 #include "agent/pipeline/rank_registry.h"
 #include "agent/pipeline/warnings.h"
 #include "base/mutex.h"
+#include "base/thread.h"
 
 namespace holdfast::agent {
 
@@ -83,7 +83,7 @@ class ParityKeeper {
   std::optional<Work> current_ HOLDFAST_GUARDED_BY(mutex_);
   std::deque<std::function<void()>> tasks_ HOLDFAST_GUARDED_BY(mutex_);
   bool stopping_ HOLDFAST_GUARDED_BY(mutex_) = false;
-  std::thread thread_;
+  Thread thread_;
 };
 
 }  // namespace holdfast::agent

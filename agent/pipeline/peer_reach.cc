@@ -94,7 +94,7 @@ void PeerReach::Run() {
 /// Probes all peers in parallel, since each unreachable one takes the full timeout.
 std::vector<PeerProbe> PeerReach::Probe(const std::string& name, const Job& job) {
   std::vector<PeerProbe> results(job.peers.size());
-  std::vector<std::thread> threads;
+  std::vector<Thread> threads;
   for (size_t i = 0; i < job.peers.size(); ++i) {
     results[i].node = job.peers[i].first;
     threads.emplace_back([&, i] {
@@ -109,7 +109,7 @@ std::vector<PeerProbe> PeerReach::Probe(const std::string& name, const Job& job)
       results[i].reached = stream.has_value() || IsAnswer(stream.error());
     });
   }
-  for (std::thread& thread : threads) thread.join();
+  for (Thread& thread : threads) thread.join();
   return results;
 }
 

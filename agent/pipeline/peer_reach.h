@@ -3,12 +3,12 @@
 #include <map>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "agent/peers/transport.h"
 #include "base/clock.h"
 #include "base/mutex.h"
+#include "base/thread.h"
 #include "storage/parity/group_plan.h"
 
 namespace holdfast::agent {
@@ -55,7 +55,7 @@ class PeerReach {
   CondVar changed_;
   std::map<std::string, Job> jobs_ HOLDFAST_GUARDED_BY(mutex_);
   bool stopping_ HOLDFAST_GUARDED_BY(mutex_) = false;
-  std::thread thread_;
+  Thread thread_;
 };
 
 }  // namespace holdfast::agent

@@ -18,19 +18,18 @@ std::optional<ShardIdentity> PeerSlots::NextForPeers() {
 }
 
 Status PeerSlots::CheckWait(const std::atomic<bool>& cancelled, Clock::TimePoint deadline) {
+  HOLDFAST_RETURN_IF_ERROR(table_.segment.invariants().error());
   if (table_.stopping) return CancelledError("the agent is stopping");
   if (cancelled.load()) return CancelledError("the wait was cancelled");
-  if (Clock::Real().Now() >= deadline) {
-    return DeadlineExceededError("the bytes were not available before the deadline");
-  }
-  table_.changed.WaitUntil(table_.mutex, deadline);
-  return Status::Ok();
+  if (table_.changed.WaitUntil(table_.mutex, deadline)) return Status::Ok();
+  return DeadlineExceededError("the bytes were not available before the deadline");
 }
 
 Result<uint32_t> PeerSlots::Follow(VersionId version, const std::atomic<bool>& cancelled,
                                    Clock::TimePoint deadline) {
   MutexLock lock(table_.mutex);
   for (;;) {
+    HOLDFAST_RETURN_IF_ERROR(table_.segment.invariants().error());
     VersionId newest = table_.newest_sealed;
     for (uint32_t slot = 0; slot < table_.entries.size(); ++slot) {
       SlotTable::Entry& entry = table_.entries[slot];
@@ -60,6 +59,10 @@ Result<uint64_t> PeerSlots::AwaitBytes(uint32_t slot, uint64_t until,
   MutexLock lock(table_.mutex);
   for (;;) {
     const SlotTable::Entry& entry = table_.entries[slot];
+    HOLDFAST_INVARIANT(table_.segment.invariants(),
+                       entry.users > 0 && entry.checksummed <= entry.image_bytes, Kv("slot", slot),
+                       Kv("users", entry.users), Kv("checksummed", entry.checksummed));
+    HOLDFAST_RETURN_IF_ERROR(table_.segment.invariants().error());
     if (entry.phase == SlotTable::Phase::kSealed || entry.checksummed >= until) {
       return entry.checksummed;
     }

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "agent/parity/decoder.h"
-#include "storage/format/checksum.h"
+#include "storage/format/chunk.h"
 
 namespace holdfast::agent {
 namespace {
@@ -82,13 +82,9 @@ class ImageReader final : public PeerReader {
     }
     for (uint64_t chunk = begin / kChunkBytes; chunk * kChunkBytes < end; ++chunk) {
       if (chunk < checked_) continue;
-      const uint64_t at = chunk * kChunkBytes;
-      const auto bytes =
-          segment.slot(slot).subspan(at, std::min(kChunkBytes, seal_->image_bytes - at));
-      if (chunk >= seal_->chunk_crcs.size() || Crc32c(bytes) != seal_->chunk_crcs[chunk]) {
-        Status damage =
-            DataLossError(fmt::format("{} in memory: chunk {} does not match its checksum",
-                                      ToString(seal_->identity.key()), chunk));
+      const auto bytes = segment.slot(slot).subspan(chunk * kChunkBytes, ChunkBytes(*seal_, chunk));
+      if (!IsChunk(*seal_, chunk, bytes)) {
+        const Status damage = BadChunkError(*seal_, chunk, "in this node's memory");
         damage_.OnDamaged(seal_->identity.key(), Tier::kMemory, damage);
         return damage;
       }
@@ -103,20 +99,22 @@ class ImageReader final : public PeerReader {
   uint64_t checked_ = 0;  // chunks below this one were verified or not requested
 };
 
-/// Reads a shard from disk.
-class DiskReader final : public PeerReader {
+/// Reads a sealed shard from the replicas of this node, each chunk from one that has it intact.
+class SealedReader final : public PeerReader {
  public:
-  DiskReader(std::unique_ptr<ShardChunks> chunks, DamageTracker& damage)
-      : chunks_(std::move(chunks)), damage_(damage) {}
+  SealedReader(const ShardKey& key, ShardSeal seal, SourceList sources, DamageTracker& damage)
+      : seal_(std::move(seal)),
+        sources_(std::move(sources)),
+        selector_(key, seal_.digest(), sources_, damage) {}
 
   Result<std::span<const std::byte>> Read(uint64_t offset, uint64_t bytes,
                                           Clock::TimePoint /*deadline*/) override {
-    const uint64_t end = std::min(offset + bytes, chunks_->seal().image_bytes);
+    const uint64_t end = std::min(offset + bytes, seal_.image_bytes);
     unit_.clear();
     for (uint64_t at = offset; at < end;) {
       const uint64_t chunk = at / kChunkBytes;
-      if (chunk != chunk_) HOLDFAST_RETURN_IF_ERROR(Load(chunk));
-      const auto from = loaded_.subspan(at % kChunkBytes);
+      if (chunk != loaded_) HOLDFAST_RETURN_IF_ERROR(Load(chunk));
+      const auto from = std::span<const std::byte>(chunk_).subspan(at % kChunkBytes);
       const auto piece = from.first(std::min<uint64_t>(from.size(), end - at));
       // A unit within one chunk is returned without a copy.
       if (piece.size() == end - offset) return piece;
@@ -128,43 +126,20 @@ class DiskReader final : public PeerReader {
 
  private:
   Status Load(uint64_t chunk) {
-    chunk_.reset();
-    auto loaded = chunks_->Read(chunk);
-    if (!loaded) {
-      if (loaded.error().code() == ErrorCode::kDataLoss) {
-        damage_.OnDamaged(chunks_->seal().identity.key(), Tier::kDisk, loaded.error());
-      }
-      return loaded.error();
-    }
-    loaded_ = *loaded;
-    chunk_ = chunk;
+    loaded_.reset();
+    chunk_.resize(ChunkBytes(seal_, chunk));
+    WantedChunk wanted{chunk, chunk_};
+    HOLDFAST_RETURN_IF_ERROR(selector_.Read(seal_, {&wanted, 1}));
+    loaded_ = chunk;
     return Status::Ok();
   }
 
-  const std::unique_ptr<ShardChunks> chunks_;
-  DamageTracker& damage_;
-  std::optional<uint64_t> chunk_;
-  std::span<const std::byte> loaded_;
+  const ShardSeal seal_;
+  const SourceList sources_;
+  SourceSelector selector_;
+  std::optional<uint64_t> loaded_;
+  std::vector<std::byte> chunk_;
   std::vector<std::byte> unit_;
-};
-
-/// Reads a shard that memory and disk both have. Bytes that are bad in memory are read from disk.
-class FallbackReader final : public PeerReader {
- public:
-  FallbackReader(std::unique_ptr<PeerReader> memory, std::unique_ptr<PeerReader> disk)
-      : memory_(std::move(memory)), disk_(std::move(disk)) {}
-
-  Result<std::span<const std::byte>> Read(uint64_t offset, uint64_t bytes,
-                                          Clock::TimePoint deadline) override {
-    auto read = memory_->Read(offset, bytes, deadline);
-    if (read || read.error().code() != ErrorCode::kDataLoss) return read;
-    return disk_->Read(offset, bytes, deadline);
-  }
-  void Cancel() override { memory_->Cancel(); }
-
- private:
-  const std::unique_ptr<PeerReader> memory_;
-  const std::unique_ptr<PeerReader> disk_;
 };
 
 /// Reads an encoded seal.
@@ -200,10 +175,27 @@ class SealReader final : public PeerReader {
   std::unique_ptr<RecordReader> record_;
 };
 
-bool IsInMemory(RankPipeline& rank, VersionId version, SlotPins::Find find) {
-  const auto slot = rank.slots.pins().Pin(version, find);
-  if (slot) rank.slots.pins().Unpin(*slot);
-  return slot.has_value();
+/// Returns the seal of the nearest replica that the request accepts. A request cannot show that a
+/// replica is bad, so another digest is not reported as damage.
+Result<ShardSeal> FindSeal(const SourceList& sources, const PeerRequest& request) {
+  Status last;
+  for (const auto& source : sources) {
+    auto seal = source->ReadSeal();
+    if (seal && (request.digest == 0 || seal->digest() == request.digest)) return seal;
+    last = seal ? NotFoundError(fmt::format("the replica has digest {:016x} and not {:016x}",
+                                            seal->digest(), request.digest))
+                : seal.error();
+  }
+  return Fail(last);
+}
+
+/// Returns whether the rank's memory has the requested replica intact.
+bool IsIntact(RankPipeline& rank, const PeerRequest& request) {
+  const auto slot = rank.slots.pins().Pin(request.version, SlotPins::Find::kIntact);
+  if (!slot) return false;
+  const auto seal = rank.segment.seal(*slot);
+  rank.slots.pins().Unpin(*slot);
+  return seal && (request.digest == 0 || seal->digest() == request.digest);
 }
 }  // namespace
 
@@ -220,43 +212,41 @@ Result<std::unique_ptr<PeerReader>> NodePeerSource::Open(const PeerRequest& requ
   }
   if (request.kind == PeerRequestKind::kParityRow) return rows_.Open(request);
   if (request.kind == PeerRequestKind::kDecode) {
-    return OpenDecoder(request, node_, *this, transport_);
+    return OpenDecoder(request, node_, *this, transport_, clock_);
   }
   return OpenShard(request);
 }
 
-/// Prefers an intact slot, then the disk, then a slot that is still being saved. A damaged slot is
-/// combined with the replica on disk.
+/// Prefers an intact slot, which is sent without a copy. A shard that is not sealed anywhere may
+/// still be being saved.
 Result<std::unique_ptr<PeerReader>> NodePeerSource::OpenShard(const PeerRequest& request) {
+  const ShardKey key{request.job, request.version, request.rank};
   const bool seal_only = request.kind == PeerRequestKind::kSeal;
-  RankLease rank = ranks_.FindHolder({request.job, request.version, request.rank});
-  const bool intact = rank && IsInMemory(*rank, request.version, SlotPins::Find::kIntact);
-  std::unique_ptr<PeerReader> on_disk;
-  if (!intact) {
-    auto chunks = volume_.OpenChunks({request.job, request.version, request.rank});
-    if (chunks && seal_only) {
-      // Parts and header describe this volume's files; peers need only the image's checksums.
-      ShardSeal seal = (*chunks)->seal();
-      seal.parts.clear();
-      seal.image_header.clear();
-      return std::make_unique<RecordReader>(EncodeSeal(seal));
-    }
-    const bool damaged =
-        rank && IsInMemory(*rank, request.version, SlotPins::Find::kIncludeDamaged);
-    if (!chunks && !damaged && chunks.error().code() != ErrorCode::kNotFound) {
-      return Fail(chunks.error());
-    }
-    if (chunks) on_disk = std::make_unique<DiskReader>(*std::move(chunks), damage_);
-    if (on_disk != nullptr && !damaged) return on_disk;
+  RankLease rank = ranks_.FindHolder(key);
+  const bool intact = rank && IsIntact(*rank, request);
+  if (intact && !seal_only) {
+    return std::make_unique<ImageReader>(std::move(rank), request.version, damage_);
   }
+  SourceList sources;
+  sources.push_back(shards_.Source(key, Tier::kMemory));
+  sources.push_back(shards_.Source(key, Tier::kDisk));
+  auto seal = FindSeal(sources, request);
+  if (seal && seal_only) {
+    // Parts and header describe this volume's files; peers need only the image's checksums.
+    seal->parts.clear();
+    seal->image_header.clear();
+    return std::make_unique<RecordReader>(EncodeSeal(*seal));
+  }
+  if (seal) {
+    return std::make_unique<SealedReader>(key, *std::move(seal), std::move(sources), damage_);
+  }
+  if (request.sealed || seal.error().code() != ErrorCode::kNotFound) return Fail(seal.error());
   if (!rank) {
     return Fail(NotFoundError(fmt::format("node {} has no replica of {} of {}", node_,
                                           ShardName(request.rank), request.job)));
   }
   if (seal_only) return std::make_unique<SealReader>(std::move(rank), request.version);
-  auto in_memory = std::make_unique<ImageReader>(std::move(rank), request.version, damage_);
-  if (on_disk == nullptr) return in_memory;
-  return std::make_unique<FallbackReader>(std::move(in_memory), std::move(on_disk));
+  return std::make_unique<ImageReader>(std::move(rank), request.version, damage_);
 }
 
 void NodePeerSource::SetIncarnation(const std::string& job, Incarnation incarnation) {

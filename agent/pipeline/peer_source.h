@@ -7,9 +7,9 @@
 #include "agent/parity/row_exchange.h"
 #include "agent/peers/transport.h"
 #include "agent/pipeline/damage_tracker.h"
+#include "agent/pipeline/local_shards.h"
 #include "agent/pipeline/rank_registry.h"
 #include "base/mutex.h"
-#include "storage/volume/volume.h"
 
 namespace holdfast::agent {
 
@@ -20,13 +20,14 @@ namespace holdfast::agent {
 class NodePeerSource final : public PeerSource {
  public:
   /// `transport` connects to the peers that a decode needs. All arguments outlive the source.
-  NodePeerSource(std::string node, RankRegistry& ranks, DamageTracker& damage, const Volume& volume,
-                 PeerTransport& transport)
+  NodePeerSource(std::string node, RankRegistry& ranks, const LocalShards& shards,
+                 DamageTracker& damage, PeerTransport& transport, Clock& clock)
       : node_(std::move(node)),
         ranks_(ranks),
+        shards_(shards),
         damage_(damage),
-        volume_(volume),
-        transport_(transport) {}
+        transport_(transport),
+        clock_(clock) {}
 
   Result<std::unique_ptr<PeerReader>> Open(const PeerRequest& request) override;
   /// Sets the job's current incarnation, as the coordinator reports it.
@@ -39,9 +40,10 @@ class NodePeerSource final : public PeerSource {
 
   const std::string node_;
   RankRegistry& ranks_;
+  const LocalShards& shards_;
   DamageTracker& damage_;
-  const Volume& volume_;
   PeerTransport& transport_;
+  Clock& clock_;
   RowExchange rows_;
   Mutex mutex_;
   std::map<std::string, Incarnation> incarnations_ HOLDFAST_GUARDED_BY(mutex_);

@@ -1,9 +1,8 @@
 #pragma once
 
-#include <thread>
-
 #include "agent/pipeline/disk_slots.h"
 #include "agent/pipeline/rank_events.h"
+#include "base/thread.h"
 #include "storage/volume/volume.h"
 
 namespace holdfast::agent {
@@ -32,7 +31,7 @@ class Persister {
   DiskSlots& slots_;
   Volume& volume_;
   RankEvents& events_;
-  std::thread thread_;
+  Thread thread_;
 };
 
 }  // namespace holdfast::agent

@@ -9,8 +9,8 @@ namespace holdfast::agent {
 void RankSlots::SetJobState(const JobState& job) {
   MutexLock lock(table_.mutex);
   table_.job_state = job;
-  const bool past_restore =
-      job.memory_committed.has_value() && job.memory_committed->incarnation == job.incarnation;
+  const bool past_restore = job.committed[Tier::kMemory].has_value() &&
+                            job.committed[Tier::kMemory]->incarnation == job.incarnation;
   if (job.restore.has_value() || past_restore) table_.held.reset();
   table_.ChoosePeerVersion();
   table_.changed.NotifyAll();
@@ -45,6 +45,7 @@ LifeId RankSlots::life() {
 
 Result<std::vector<VersionId>> RankSlots::Vacate(bool on_disk_too) {
   MutexLock lock(table_.mutex);
+  HOLDFAST_RETURN_IF_ERROR(table_.segment.invariants().error());
   const std::vector<SlotInfo> slots = table_.Infos();
   const std::vector<uint32_t> freeable = FreeableSlots(slots, table_.job());
   for (const SlotInfo& slot : slots) {
@@ -53,8 +54,9 @@ Result<std::vector<VersionId>> RankSlots::Vacate(bool on_disk_too) {
     if (slot.state == SlotState::kLeased || slot.in_use || slot.held) {
       return Fail(FailedPreconditionError("version " + version + " is in use"));
     }
-    const bool on_disk = on_disk_too && table_.job_state && table_.job_state->disk_committed &&
-                         slot.version <= *table_.job_state->disk_committed;
+    const bool on_disk = on_disk_too && table_.job_state &&
+                         table_.job_state->committed[Tier::kDisk] &&
+                         slot.version <= *table_.job_state->committed[Tier::kDisk];
     const bool may_go = std::find(freeable.begin(), freeable.end(), slot.slot) != freeable.end();
     if (!on_disk && !may_go) {
       return Fail(FailedPreconditionError("version " + version + " is only in memory"));

@@ -29,7 +29,7 @@ ReaderService::ReaderService(const RestoreTools& tools, LoopQueue& loop, Session
       loop_(loop),
       sessions_(sessions),
       preparer_(preparer),
-      threads_(kReaderThreads),
+      threads_(kReaderThreads, tools.clock),
       shared_(tools, threads_) {}
 
 void ReaderService::Open(Session& session, uint64_t ticket, const RestoreDecision& decision,
@@ -46,7 +46,7 @@ void ReaderService::CheckOwnShard(Session& session, const RestoreDecision& decis
   if (done || !session.pipeline->slots.view().Has(decision.version)) return;
   PrepareShard prepare;
   prepare.identity = {own.job, own.version, own.rank, decision.world};
-  prepare.source_node = tools_.node;
+  prepare.source_node = tools_.node();
   preparer_.Start(std::move(prepare), session.pipeline);
 }
 

@@ -104,7 +104,12 @@ void ReportQueue::Wake() {
 ReportBatch ReportQueue::Take() {
   MutexLock lock(mutex_);
   ReportBatch batch;
-  for (const Place& place : pending_replicas_) batch.replicas.push_back(held_.at(place));
+  for (const Place& place : pending_replicas_) {
+    batch.replicas.push_back(held_.at(place));
+    // The replicas of a shared tier are not in the inventory: the coordinator's records name them,
+    // and another node may remove them.
+    if (IsShared(place.second)) held_.erase(place);
+  }
   batch.failed.assign(failed_.begin(), failed_.end());
   batch.removed.assign(removed_.begin(), removed_.end());
   batch.prepared.assign(prepared_.begin(), prepared_.end());
@@ -125,6 +130,7 @@ void ReportQueue::Return(ReportBatch batch) {
     Place place{report.identity.key(), report.tier};
     const bool pending = std::find(pending_replicas_.begin(), pending_replicas_.end(), place) !=
                          pending_replicas_.end();
+    if (IsShared(place.second)) held_.try_emplace(place, report);
     if (held_.contains(place) && !pending) pending_replicas_.push_front(std::move(place));
   }
   for (RemovedReplica& removed : batch.removed) {
@@ -146,6 +152,7 @@ ReportBatch ReportQueue::Inventory() {
   ReportBatch batch;
   batch.replicas.reserve(held_.size());
   for (const auto& [place, report] : held_) batch.replicas.push_back(report);
+  std::erase_if(held_, [](const auto& entry) { return IsShared(entry.first.second); });
   batch.warnings = warnings_;
   batch.ranks = ranks_;
   pending_replicas_.clear();

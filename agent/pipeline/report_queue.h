@@ -8,6 +8,7 @@
 
 #include "agent/pipeline/coordinator_link.h"
 #include "base/mutex.h"
+#include "base/tiers.h"
 
 namespace holdfast::agent {
 

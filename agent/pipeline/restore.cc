@@ -3,16 +3,20 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <thread>
 #include <vector>
 
+#include "agent/chunks/decoded_chunks.h"
+#include "agent/chunks/peer_chunks.h"
 #include "agent/parity/rebuild.h"
 #include "agent/pipeline/chunk_repair.h"
 #include "agent/pipeline/disk_rebuild.h"
 #include "agent/pipeline/sealer.h"
 #include "base/crash_point.h"
 #include "base/log.h"
-#include "storage/format/checksum.h"
+#include "base/thread.h"
+#include "base/tiers.h"
+#include "storage/format/chunk.h"
+#include "storage/format/image.h"
 #include "storage/parity/parity_image.h"
 
 namespace holdfast::agent {
@@ -86,10 +90,10 @@ uint64_t FirstBadChunkOf(std::span<const std::byte> image, std::span<const uint3
                               crcs.subspan(first, std::min(chunks_each, crcs.size() - first)));
     if (bad[part] != kNoChunk) bad[part] += first;
   };
-  std::vector<std::thread> checkers;
+  std::vector<Thread> checkers;
   for (uint64_t part = 1; part < bad.size(); ++part) checkers.emplace_back(check, part);
   check(0);
-  for (std::thread& checker : checkers) checker.join();
+  for (Thread& checker : checkers) checker.join();
   return *std::min_element(bad.begin(), bad.end());
 }
 
@@ -145,8 +149,91 @@ Status SealFilled(const RestoreTools& tools, RankSlots& slots, const PrepareTask
   return Status::Ok();
 }
 
-std::function<void(uint64_t)> Progress() {
-  return [](uint64_t) { HOLDFAST_CRASH_POINT("agent.mid_restore"); };
+/// Returns the sources that the directive allows.
+Result<SourceList> SourcesOf(const RestoreTools& tools, const PrepareTask& prepare) {
+  const ShardKey key = prepare.identity.key();
+  SourceList sources;
+  if (prepare.tier == Tier::kPeer) {
+    if (!prepare.group) {
+      return Fail(
+          InvalidArgumentError("the directive for " + ToString(key) + " names no parity group"));
+    }
+    // Good chunks of a damaged replica on disk need no decoding, and may be the only ones left.
+    sources.push_back(tools.local.Source(key, Tier::kDisk));
+    sources.push_back(std::make_unique<DecodedChunks>(
+        tools.reach, std::make_shared<GroupPlan>(*prepare.group), key, prepare.current));
+  } else if (!IsShared(prepare.tier) && prepare.source_node != tools.node()) {
+    sources.push_back(std::make_unique<PeerChunks>(
+        tools.reach.transport, tools.clock,
+        PeerPlace{prepare.source_node, prepare.source_peer_address, prepare.tier}, key,
+        prepare.current));
+  } else {
+    sources.push_back(tools.local.Source(key, prepare.tier));
+  }
+  return sources;
+}
+
+void LogDecoded(const ShardSeal& seal) {
+  Log(LogLevel::kInfo, "ShardDecoded",
+      {Kv("shard", ToString(seal.identity.key())), Kv("bytes", seal.image_bytes)});
+}
+
+/// Reads the shard from the sources into a leased slot.
+Status ReadIntoSlot(const RestoreTools& tools, RankSlots& slots, const PrepareTask& prepare) {
+  const ShardIdentity& identity = prepare.identity;
+  HOLDFAST_ASSIGN_OR_RETURN(const SourceList sources, SourcesOf(tools, prepare));
+  SourceSelector selector(identity.key(), prepare.digest, sources, tools.damage);
+  selector.SetStopping([&tools] { return tools.stopping(); });
+  HOLDFAST_ASSIGN_OR_RETURN(const ShardSeal seal, selector.ReadSeal());
+  if (seal.identity != identity) {
+    return DataLossError(fmt::format("the seal of {} is of a world of {}, not {}",
+                                     ToString(identity.key()), seal.identity.world,
+                                     identity.world));
+  }
+  HOLDFAST_ASSIGN_OR_RETURN(uint32_t slot, LeaseSlot(tools, slots, identity, seal.image_bytes));
+  FillingSlot filling(slots, slot);
+  const uint64_t slack = RoundUp(seal.image_bytes, kBlockBytes) - seal.image_bytes;
+  std::vector<WantedChunk> chunks =
+      ChunksOf(seal, 0, filling.memory().first(seal.image_bytes), slack);
+  HOLDFAST_RETURN_IF_ERROR(selector.Read(seal, chunks));
+  if (prepare.tier == Tier::kPeer) LogDecoded(seal);
+  return SealFilled(tools, slots, prepare, filling, seal);
+}
+
+/// Has the group rebuild a parity shard in a leased slot. Its seal follows from the bytes, so that
+/// it cannot be read chunk by chunk.
+Status RebuildParityInSlot(const RestoreTools& tools, RankSlots& slots,
+                           const PrepareTask& prepare) {
+  const ShardIdentity& identity = prepare.identity;
+  const auto position = prepare.group->PositionOf(tools.node());
+  if (!position) {
+    return InvalidArgumentError("node " + tools.node() + " is not in the parity group");
+  }
+  HOLDFAST_ASSIGN_OR_RETURN(const ParityImage image,
+                            ParityImage::Make(*prepare.group, *position, identity));
+  HOLDFAST_ASSIGN_OR_RETURN(uint32_t slot, LeaseSlot(tools, slots, identity, image.image_bytes()));
+  FillingSlot filling(slots, slot);
+  Cancellation cancellation;
+  const GroupAccess access =
+      tools.reach.To(*prepare.group, identity.job, identity.version, prepare.current, cancellation);
+  HOLDFAST_ASSIGN_OR_RETURN(const ShardSeal seal,
+                            RebuildParity(
+                                access, *position, identity.world, filling.memory(),
+                                [](uint64_t) { HOLDFAST_CRASH_POINT("agent.mid_restore"); },
+                                tools.clock, tools.clock.Now() + kRebuildTime));
+  HOLDFAST_RETURN_IF_ERROR(CheckDigest(prepare, seal));
+  LogDecoded(seal);
+  return SealFilled(tools, slots, prepare, filling, seal);
+}
+
+// Writes the shard to disk durably and reports it.
+Status Publish(const RestoreTools& tools, std::span<const std::byte> image, const ShardSeal& seal) {
+  HOLDFAST_ASSIGN_OR_RETURN(auto writer, tools.volume.CreateShard(seal.identity, image));
+  HOLDFAST_RETURN_IF_ERROR(writer->Advance(image.size()));
+  HOLDFAST_RETURN_IF_ERROR(writer->Publish(seal));
+  tools.link.Report(
+      StoredReplica{seal.identity, Tier::kDisk, seal.digest(), seal.image_bytes, "", seal.life});
+  return Status::Ok();
 }
 
 // Reports a replica on disk that is another image than the committed one (`wrong_digest`), or that
@@ -160,148 +247,9 @@ void ReportBadOnDisk(const RestoreTools& tools, const ShardKey& key, const Statu
   }
 }
 
-Status ReadFromDisk(const RestoreTools& tools, RankSlots& slots, const PrepareTask& prepare) {
-  const ShardKey key = prepare.identity.key();
-  Status status;
-  bool wrong_digest = false;
-  auto stored = tools.volume.ReadSeal(key);
-  if (!stored) {
-    status = stored.error();
-  } else {
-    status = CheckDigest(prepare, *stored);
-    wrong_digest = !status.ok();
-    if (status.ok()) {
-      HOLDFAST_ASSIGN_OR_RETURN(uint32_t slot,
-                                LeaseSlot(tools, slots, prepare.identity, stored->image_bytes));
-      FillingSlot filling(slots, slot);
-      const std::span<std::byte> into =
-          filling.memory().first(RoundUp(stored->image_bytes, kBlockBytes));
-      auto seal = tools.volume.ReadShard(key, into, Progress());
-      status = seal ? SealFilled(tools, slots, prepare, filling, *seal) : seal.error();
-    }
-  }
-  if (status.code() == ErrorCode::kNotFound) {
-    tools.link.Report(RemovedReplica{key, Tier::kDisk});
-    return Status(ErrorCode::kDataLoss, status.message());
-  }
-  if (status.code() == ErrorCode::kDataLoss) {
-    ReportBadOnDisk(tools, key, status, wrong_digest);
-  }
-  return status;
-}
-
-Status ReadFromNode(const RestoreTools& tools, RankSlots& slots, const PrepareTask& prepare) {
-  const ShardIdentity& identity = prepare.identity;
-  HOLDFAST_ASSIGN_OR_RETURN(
-      auto stream, tools.fetcher.Open(prepare.source_address, identity.key(), prepare.tier));
-  const ShardSeal seal = stream->seal();
-  if (seal.identity != identity) {
-    return Status(ErrorCode::kDataLoss,
-                  fmt::format("node {} sent {} when asked for {}", prepare.source_node,
-                              ToString(seal.identity.key()), ToString(identity.key())));
-  }
-  HOLDFAST_RETURN_IF_ERROR(CheckDigest(prepare, seal));
-  HOLDFAST_ASSIGN_OR_RETURN(uint32_t slot, LeaseSlot(tools, slots, identity, seal.image_bytes));
-  FillingSlot filling(slots, slot);
-  Status status = stream->ReadInto(filling.memory(), Progress());
-  if (!status.ok()) return status.WithContext("from node " + prepare.source_node);
-  return SealFilled(tools, slots, prepare, filling, seal);
-}
-
-// Has the group's members decode the shard into a leased slot, and checks it.
-Result<ShardSeal> Decode(const RestoreTools& tools, RankSlots& slots, const PrepareTask& prepare,
-                         std::optional<FillingSlot>& filling) {
-  const ShardIdentity& identity = prepare.identity;
-  if (!prepare.group) {
-    return Fail(InvalidArgumentError("the directive for " + ToString(identity.key()) +
-                                     " names no parity group"));
-  }
-  Cancellation cancellation;
-  const GroupAccess access =
-      tools.Group(*prepare.group, identity.job, identity.version, prepare.current, cancellation);
-  const Clock::TimePoint deadline = Clock::Real().Now() + kRebuildTime;
-  ShardSeal seal;
-  // A parity shard's length follows from the plan; a rank's shard needs the seal first.
-  if (IsParity(identity.rank)) {
-    const auto position = prepare.group->PositionOf(tools.node);
-    if (!position) {
-      return Fail(InvalidArgumentError("node " + tools.node + " is not in the parity group"));
-    }
-    HOLDFAST_ASSIGN_OR_RETURN(const ParityImage image,
-                              ParityImage::Make(*prepare.group, *position, identity));
-    HOLDFAST_ASSIGN_OR_RETURN(uint32_t slot,
-                              LeaseSlot(tools, slots, identity, image.image_bytes()));
-    filling.emplace(slots, slot);
-    HOLDFAST_ASSIGN_OR_RETURN(
-        seal, RebuildParity(access, *position, identity.world, filling->memory(), Progress(),
-                            tools.clock, deadline));
-  } else {
-    HOLDFAST_ASSIGN_OR_RETURN(seal, FetchSeal(access, identity.rank, deadline));
-    HOLDFAST_ASSIGN_OR_RETURN(uint32_t slot, LeaseSlot(tools, slots, identity, seal.image_bytes));
-    filling.emplace(slots, slot);
-    HOLDFAST_RETURN_IF_ERROR(RebuildShard(access, seal, filling->memory(), Progress(), deadline));
-  }
-  if (seal.identity != identity) {
-    return Fail(DataLossError("the group sent the seal of " + ToString(seal.identity.key()) +
-                              " when asked for " + ToString(identity.key())));
-  }
-  HOLDFAST_RETURN_IF_ERROR(CheckDigest(prepare, seal));
-  Log(LogLevel::kInfo, "ShardDecoded",
-      {Kv("shard", ToString(identity.key())), Kv("bytes", seal.image_bytes)});
-  return seal;
-}
-
-// Copies the shard from the rank's retained segment.
-Status ReadFromMemory(const RestoreTools& tools, RankSlots& slots, const PrepareTask& prepare,
-                      ShardReader& reader) {
-  const ShardSeal& seal = reader.seal();
-  HOLDFAST_RETURN_IF_ERROR(CheckDigest(prepare, seal));
-  HOLDFAST_ASSIGN_OR_RETURN(uint32_t slot,
-                            LeaseSlot(tools, slots, prepare.identity, seal.image_bytes));
-  FillingSlot filling(slots, slot);
-  const std::span<std::byte> image = filling.memory().first(seal.image_bytes);
-  for (uint64_t chunk = 0; chunk < seal.chunk_crcs.size(); ++chunk) {
-    const uint64_t at = chunk * kChunkBytes;
-    const Status status =
-        reader.CopyChunk(chunk, image.subspan(at, std::min(kChunkBytes, image.size() - at)));
-    if (status.code() == ErrorCode::kDataLoss) {
-      tools.damage.OnDamaged(prepare.identity.key(), Tier::kMemory, status);
-    }
-    HOLDFAST_RETURN_IF_ERROR(status);
-  }
-  return SealFilled(tools, slots, prepare, filling, seal);
-}
-
-Status RebuildFromGroup(const RestoreTools& tools, RankSlots& slots, const PrepareTask& prepare) {
-  std::optional<FillingSlot> filling;
-  const auto lease = [&](uint64_t image_bytes) -> Result<std::span<std::byte>> {
-    HOLDFAST_ASSIGN_OR_RETURN(uint32_t slot,
-                              LeaseSlot(tools, slots, prepare.identity, image_bytes));
-    return filling.emplace(slots, slot).memory();
-  };
-  // Use the good chunks of a damaged replica on disk: they need no decoding, and may be the only
-  // ones left.
-  auto seal = FillFromDisk(tools, slots, prepare, lease);
-  if (!seal && seal.error().code() == ErrorCode::kNotFound && !filling) {
-    seal = Decode(tools, slots, prepare, filling);
-  }
-  if (!seal) return seal.error();
-  return SealFilled(tools, slots, prepare, *filling, *std::move(seal));
-}
-
-// Writes the shard to disk durably and reports it.
-Status Publish(const RestoreTools& tools, std::span<const std::byte> image, const ShardSeal& seal) {
-  HOLDFAST_ASSIGN_OR_RETURN(auto writer, tools.volume.CreateShard(seal.identity, image));
-  HOLDFAST_RETURN_IF_ERROR(writer->Advance(image.size()));
-  HOLDFAST_RETURN_IF_ERROR(writer->Publish(seal));
-  tools.link.Report(
-      StoredReplica{seal.identity, Tier::kDisk, seal.digest(), seal.image_bytes, "", seal.life});
-  return Status::Ok();
-}
-
 // Verifies the replica on disk and repairs its bad chunks. NotFound: there is no replica, or it
 // cannot be repaired in place.
-Status UseShardOnDisk(const RestoreTools& tools, RankSlots* slots, const PrepareTask& prepare) {
+Status UseShardOnDisk(const RestoreTools& tools, const PrepareTask& prepare) {
   const ShardKey key = prepare.identity.key();
   HOLDFAST_ASSIGN_OR_RETURN(const ShardSeal stored, tools.volume.ReadSeal(key));
   Status status = CheckDigest(prepare, stored);
@@ -314,7 +262,7 @@ Status UseShardOnDisk(const RestoreTools& tools, RankSlots* slots, const Prepare
   if (status.code() != ErrorCode::kDataLoss && status.code() != ErrorCode::kIoError) return status;
   ReportBadOnDisk(tools, key, status, wrong_digest);
   if (!tools.volume.ReadSeal(key)) return NotFoundError(status.message());
-  Status repaired = RepairOnDisk(tools, slots, prepare);
+  Status repaired = RepairOnDisk(tools, prepare);
   // A later directive may find more good chunks. The replica counts as lost only after IoError,
   // when it cannot be repaired in place.
   if (repaired.code() != ErrorCode::kIoError) return repaired;
@@ -351,26 +299,25 @@ Status VerifySlot(Segment& segment, uint32_t slot) {
   HOLDFAST_ASSIGN_OR_RETURN(const ShardSeal seal, segment.seal(slot));
   const uint64_t bad = FirstBadChunkOf(segment.slot(slot).first(seal.image_bytes), seal.chunk_crcs);
   if (bad == kNoChunk) return Status::Ok();
-  return Status(ErrorCode::kDataLoss,
-                fmt::format("{} in memory (slot {}): chunk {} does not match its checksum",
-                            ToString(seal.identity.key()), slot, bad));
+  return BadChunkError(seal, bad, fmt::format("in this node's memory (slot {})", slot));
 }
 
 Status BringIntoMemory(const RestoreTools& tools, RankSlots& slots, const PrepareTask& prepare) {
   if (std::optional<Status> done = UseSlotInMemory(tools, slots, prepare)) return *done;
-  if (prepare.tier == Tier::kPeer) return RebuildFromGroup(tools, slots, prepare);
-  if (prepare.source_node != tools.node) return ReadFromNode(tools, slots, prepare);
-  if (prepare.tier == Tier::kDisk) return ReadFromDisk(tools, slots, prepare);
-  if (auto reader = tools.memory.Open(prepare.identity.key())) {
-    return ReadFromMemory(tools, slots, prepare, **reader);
+  const ShardKey key = prepare.identity.key();
+  const bool decode = prepare.tier == Tier::kPeer;
+  if (decode && IsParity(key.rank) && prepare.group && !tools.volume.ReadSeal(key)) {
+    return RebuildParityInSlot(tools, slots, prepare);
   }
-  tools.link.Report(RemovedReplica{prepare.identity.key(), Tier::kMemory});
-  return Status(ErrorCode::kDataLoss, fmt::format("{} is no longer in this node's memory",
-                                                  ToString(prepare.identity.key())));
+  const Status status = ReadIntoSlot(tools, slots, prepare);
+  const bool from_here = !decode && (IsShared(prepare.tier) || prepare.source_node == tools.node());
+  if (!from_here || status.code() != ErrorCode::kNotFound) return status;
+  tools.link.Report(RemovedReplica{key, prepare.tier});
+  return DataLossError(status.message());
 }
 
 Status BringToDisk(const RestoreTools& tools, RankSlots* slots, const PrepareTask& prepare) {
-  Status status = UseShardOnDisk(tools, slots, prepare);
+  Status status = UseShardOnDisk(tools, prepare);
   if (status.code() != ErrorCode::kNotFound) return status;
   if (slots != nullptr) {
     status = PublishFromMemory(tools, *slots, prepare);

@@ -76,16 +76,18 @@ void RestoreService::AwaitShard(Session& session, WaitingRestore restore,
   restore.deadline =
       std::max(now + kRequestRetryPause, std::min(now + kRestoreGrace, request_deadline));
   session.restores.waiting.push_back(restore);
-  // The version was decided earlier and its slot has been freed since: the disk may still have it.
+  // The version was decided earlier and its slot has been freed since: the disk may still have it,
+  // or a shared tier.
   PrepareShard prepare;
   prepare.identity = {session.job, restore.decision.version, session.rank, session.world};
   prepare.tier = Tier::kDisk;
-  prepare.source_node = tools_.node;
+  prepare.source_node = tools_.node();
   const ShardKey key = prepare.identity.key();
+  if (preparer_.IsPreparing(key, Tier::kMemory)) return;
   const auto seal = tools_.volume.ReadSeal(key);
-  if (seal && seal->identity == prepare.identity && !preparer_.IsPreparing(key, Tier::kMemory)) {
-    preparer_.Start(std::move(prepare), session.pipeline);
-  }
+  const bool on_disk = seal && seal->identity == prepare.identity;
+  if (!on_disk) prepare.tier = restore.decision.tier;
+  if (on_disk || IsShared(prepare.tier)) preparer_.Start(std::move(prepare), session.pipeline);
 }
 
 bool RestoreService::TryAnswer(Session& session, const WaitingRestore& restore) {

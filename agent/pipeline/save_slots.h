@@ -63,6 +63,9 @@ class SealSlots {
   void DropSave(uint32_t slot, const Status& why);
 
  private:
+  /// Checks that everything that a seal states about the slot is true.
+  void CheckSealable(uint32_t slot, const ShardSeal& seal) const HOLDFAST_REQUIRES(table_.mutex);
+
   SlotTable& table_;
 };
 

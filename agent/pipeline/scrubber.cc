@@ -1,16 +1,18 @@
 #include "agent/pipeline/scrubber.h"
 
+#include <algorithm>
 #include <chrono>
+#include <span>
 #include <utility>
 
 #include "base/log.h"
 
 namespace holdfast::agent {
 
-Scrubber::Scrubber(const ScrubOptions& options, MemoryShards& memory, const Volume& volume,
-                   DamageTracker& damage)
-    : options_(options), memory_(memory), volume_(volume), damage_(damage) {
-  if (options_.bytes_per_s != 0) thread_ = std::thread([this] { Run(); });
+Scrubber::Scrubber(const ScrubOptions& options, const LocalShards& shards, const Volume& volume,
+                   DamageTracker& damage, Clock& clock)
+    : options_(options), shards_(shards), volume_(volume), damage_(damage), clock_(clock) {
+  if (options_.bytes_per_s != 0) thread_ = Thread([this] { Run(); });
 }
 
 Scrubber::~Scrubber() {
@@ -27,9 +29,9 @@ Scrubber::Counts Scrubber::counts() const {
 }
 
 bool Scrubber::Pause(Clock::Duration time) {
-  const Clock::TimePoint until = Clock::Real().Now() + time;
+  const Clock::TimePoint until = clock_.Now() + time;
   MutexLock lock(mutex_);
-  while (!stopping_ && Clock::Real().Now() < until) changed_.WaitUntil(mutex_, until);
+  while (!stopping_ && clock_.Now() < until) changed_.WaitUntil(mutex_, until);
   return !stopping_;
 }
 
@@ -41,10 +43,10 @@ bool Scrubber::Pace(uint64_t bytes) {
 
 void Scrubber::Run() {
   while (Pause(std::chrono::milliseconds(options_.pause_ms))) {
-    const Clock::TimePoint begin = Clock::Real().Now();
+    const Clock::TimePoint begin = clock_.Now();
     const uint64_t before = bytes_.load();
     Pass();
-    const auto took = std::chrono::duration<double>(Clock::Real().Now() - begin);
+    const auto took = std::chrono::duration<double>(clock_.Now() - begin);
     ++passes_;
     Log(LogLevel::kDebug, "Scrubbed",
         {Kv("bytes", bytes_.load() - before), Kv("seconds", took.count()),
@@ -53,25 +55,20 @@ void Scrubber::Run() {
 }
 
 void Scrubber::Pass() {
-  for (const ShardKey& key : memory_.Kept()) CheckMemory(key);
-  for (const StoredShard& shard : volume_.List()) CheckDisk(shard.identity.key());
+  for (const ShardKey& key : shards_.KeptInMemory()) Check(key, Tier::kMemory);
+  for (const StoredShard& shard : volume_.List()) Check(shard.identity.key(), Tier::kDisk);
 }
 
-void Scrubber::CheckMemory(const ShardKey& key) {
-  for (uint64_t chunk = 0;; ++chunk) {
-    const auto checked = memory_.CheckChunk(key, chunk);
-    if (!checked) return Report(key, Tier::kMemory, checked.error());
-    if (*checked == 0 || !Pace(*checked)) return;
-  }
-}
-
-void Scrubber::CheckDisk(const ShardKey& key) {
-  auto chunks = volume_.OpenChunks(key);
-  if (!chunks) return Report(key, Tier::kDisk, chunks.error());
-  for (uint64_t i = 0; i < (*chunks)->seal().chunk_crcs.size(); ++i) {
-    const auto chunk = (*chunks)->Read(i);
-    if (!chunk) return Report(key, Tier::kDisk, chunk.error());
-    if (!Pace(chunk->size())) return;
+void Scrubber::Check(const ShardKey& key, Tier tier) {
+  const auto source = shards_.Source(key, tier);
+  const auto seal = source->ReadSeal();
+  if (!seal) return Report(key, tier, seal.error());
+  std::vector<std::byte> buffer(std::min(kChunkBytes, seal->image_bytes));
+  for (uint64_t index = 0; index < seal->chunk_crcs.size(); ++index) {
+    WantedChunk chunk{index, std::span(buffer).first(ChunkBytes(*seal, index))};
+    const Status status = source->Read(*seal, {&chunk, 1});
+    if (!status.ok()) return Report(key, tier, status.WithContext(source->where()));
+    if (!Pace(chunk.into.size())) return;
   }
 }
 

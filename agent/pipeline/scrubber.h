@@ -2,14 +2,14 @@
 
 #include <atomic>
 #include <cstdint>
-#include <thread>
 #include <vector>
 
 #include "agent/pipeline/damage_tracker.h"
-#include "agent/pipeline/memory_shards.h"
+#include "agent/pipeline/local_shards.h"
 #include "base/clock.h"
 #include "base/ids.h"
 #include "base/mutex.h"
+#include "base/thread.h"
 #include "storage/volume/volume.h"
 
 namespace holdfast::agent {
@@ -31,8 +31,8 @@ class Scrubber {
   };
 
   /// Starts the thread. The arguments outlive the scrubber.
-  Scrubber(const ScrubOptions& options, MemoryShards& memory, const Volume& volume,
-           DamageTracker& damage);
+  Scrubber(const ScrubOptions& options, const LocalShards& shards, const Volume& volume,
+           DamageTracker& damage, Clock& clock);
   ~Scrubber();
 
   Counts counts() const;
@@ -40,8 +40,7 @@ class Scrubber {
  private:
   void Run();
   void Pass();
-  void CheckMemory(const ShardKey& key);
-  void CheckDisk(const ShardKey& key);
+  void Check(const ShardKey& key, Tier tier);
   void Report(const ShardKey& key, Tier tier, const Status& how);
   /// Waits as long as the rate limit requires after `bytes` more were read. Returns false when
   /// stopping.
@@ -49,16 +48,17 @@ class Scrubber {
   bool Pause(Clock::Duration time);
 
   const ScrubOptions options_;
-  MemoryShards& memory_;
+  const LocalShards& shards_;
   const Volume& volume_;
   DamageTracker& damage_;
+  Clock& clock_;
   std::atomic<uint64_t> passes_{0};
   std::atomic<uint64_t> bytes_{0};
   std::atomic<uint64_t> damaged_{0};
   Mutex mutex_;
   CondVar changed_;
   bool stopping_ HOLDFAST_GUARDED_BY(mutex_) = false;
-  std::thread thread_;
+  Thread thread_;
 };
 
 }  // namespace holdfast::agent

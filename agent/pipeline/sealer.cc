@@ -85,7 +85,7 @@ Result<ShardSeal> Sealer::Follow(const SaveJob& job, std::vector<ReplicaSample>*
   uint64_t done = 0;
   uint64_t seen = 0;
   while (done < job.image_bytes) {
-    AwaitProgress(progress, seen, kProgressWaitMs);
+    AwaitProgress(progress, seen, kProgressWaitMs, clock_);
     const SealSlots::SaveSignal signal = slots_.Signal(job.slot);
     HOLDFAST_RETURN_IF_ERROR(signal.given_up);
     // The trainer sends EndSave after its last progress store: once `ended` is set, `copied` is

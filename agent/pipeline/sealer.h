@@ -1,10 +1,9 @@
 #pragma once
 
-#include <thread>
-
 #include "agent/pipeline/rank_events.h"
 #include "agent/pipeline/save_slots.h"
 #include "base/clock.h"
+#include "base/thread.h"
 
 namespace holdfast::agent {
 
@@ -30,7 +29,7 @@ class Sealer {
   SealSlots& slots_;
   RankEvents& events_;
   Clock& clock_;
-  std::thread thread_;
+  Thread thread_;
 };
 
 /// Parses the header of `image` from a private copy. InvalidArgument: the identity is not

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "agent/pipeline/restore.h"
+#include "agent/pipeline/tier_copy.h"
 #include "base/log.h"
 #include "storage/parity/parity_image.h"
 
@@ -17,7 +18,7 @@ constexpr uint32_t kRepairs = 2;
 
 ShardPreparer::ShardPreparer(const RestoreTools& tools, int64_t wait_ms, LoopQueue& loop,
                              RankRegistry& ranks, RankMemory& memory, ParityService& parity,
-                             const JobTable& jobs, SessionTable& sessions)
+                             const JobTable& jobs, SessionTable& sessions, uint32_t copies_at_once)
     : tools_(tools),
       wait_ms_(wait_ms),
       loop_(loop),
@@ -26,7 +27,8 @@ ShardPreparer::ShardPreparer(const RestoreTools& tools, int64_t wait_ms, LoopQue
       parity_(parity),
       jobs_(jobs),
       sessions_(sessions),
-      repairs_(kRepairs) {}
+      repairs_(kRepairs, tools.clock),
+      copies_(copies_at_once, tools.clock) {}
 
 void ShardPreparer::Apply(PrepareShard prepare) {
   const ShardKey key = prepare.identity.key();
@@ -34,10 +36,10 @@ void ShardPreparer::Apply(PrepareShard prepare) {
     running->second.push_back(prepare.request);
     return;
   }
-  // A shard can go to disk without memory on this node.
-  if (prepare.into != Tier::kDisk && IsParity(key.rank)) return StartParity(std::move(prepare));
+  // A shard can go to a tier that is stored without memory on this node.
+  if (!IsStored(prepare.into) && IsParity(key.rank)) return StartParity(std::move(prepare));
   RankLease rank = ranks_.Find(key.job, key.rank);
-  if (rank || prepare.into == Tier::kDisk) return Start(std::move(prepare), std::move(rank));
+  if (rank || IsStored(prepare.into)) return Start(std::move(prepare), std::move(rank));
   if (parked_.size() >= kParkedMax) parked_.erase(parked_.begin());
   parked_.push_back({std::move(prepare), tools_.clock.Now() + std::chrono::milliseconds(wait_ms_)});
 }
@@ -46,10 +48,17 @@ void ShardPreparer::Start(PrepareShard prepare, RankLease rank) {
   const ShardKey key = prepare.identity.key();
   const Tier into = prepare.into;
   const JobState* job = jobs_.Find(key.job);
-  PrepareTask task{std::move(prepare), job == nullptr ? Incarnation{} : job->incarnation};
-  running_[{key, into}].push_back(task.request);
+  // Peers refuse older incarnations, so that a missing job state does no harm.
+  const Incarnation version = prepare.identity.version.incarnation;
+  PrepareTask task{std::move(prepare), job == nullptr ? version : job->incarnation};
+  std::vector<uint64_t>& waiting = running_[{key, into}];
+  waiting.push_back(task.request);
+  // The coordinator may have repeated a directive that was parked. Each restore of the same shard
+  // would fill another slot, until none is left for saves.
+  if (waiting.size() > 1) return;
   // Restores to disk take long and are not urgent: they must not delay restores to memory.
-  Executor& executor = into == Tier::kDisk ? repairs_ : tools_.workers;
+  const bool shared = IsShared(into) || IsShared(task.tier);
+  Executor& executor = shared ? copies_ : into == Tier::kDisk ? repairs_ : tools_.workers;
   const bool posted = executor.Post([this, task = std::move(task), rank = std::move(rank)] {
     const Status status = Run(task, rank.get());
     loop_.Post(
@@ -65,10 +74,10 @@ void ShardPreparer::StartParity(PrepareShard prepare) {
     tools_.link.Report(Prepared{prepare.request, why});
   };
   const auto position =
-      prepare.group ? prepare.group->PositionOf(tools_.node) : std::optional<uint32_t>();
+      prepare.group ? prepare.group->PositionOf(tools_.node()) : std::optional<uint32_t>();
   if (!position) {
     return refuse(InvalidArgumentError(
-        fmt::format("the directive names no parity group with node {}", tools_.node)));
+        fmt::format("the directive names no parity group with node {}", tools_.node())));
   }
   const auto image = ParityImage::Make(*prepare.group, *position, prepare.identity);
   if (!image) return refuse(image.error());
@@ -91,7 +100,10 @@ void ShardPreparer::StartParity(PrepareShard prepare) {
   Finish(key, into, UnavailableError("the agent is overloaded or stopping"));
 }
 
-Status ShardPreparer::Run(const PrepareTask& prepare, RankPipeline* rank) const {
+Status ShardPreparer::Run(const PrepareTask& prepare, RankPipeline* rank) {
+  if (IsShared(prepare.into)) {
+    return CopyToTier(tools_, prepare, [this] { return copies_.stopping(); });
+  }
   RankSlots* slots = rank == nullptr ? nullptr : &rank->slots;
   return prepare.into == Tier::kDisk ? BringToDisk(tools_, slots, prepare)
                                      : BringIntoMemory(tools_, *slots, prepare);
@@ -138,7 +150,7 @@ void ShardPreparer::ExpireParked() {
     tools_.link.Report(
         Prepared{one.prepare.request,
                  UnavailableError(fmt::format("rank {} of {} has not connected to node {}",
-                                              identity.rank.value, identity.job, tools_.node))});
+                                              identity.rank.value, identity.job, tools_.node()))});
   }
 }
 

@@ -23,7 +23,7 @@ class ShardPreparer {
   /// The references outlive the object. A parked directive waits `wait_ms` for its rank.
   ShardPreparer(const RestoreTools& tools, int64_t wait_ms, LoopQueue& loop, RankRegistry& ranks,
                 RankMemory& memory, ParityService& parity, const JobTable& jobs,
-                SessionTable& sessions);
+                SessionTable& sessions, uint32_t copies_at_once = 1);
 
   /// Executes a directive and reports its outcome.
   void Apply(PrepareShard prepare);
@@ -37,7 +37,15 @@ class ShardPreparer {
   /// Returns whether the shard is being brought to the tier `into`.
   bool IsPreparing(const ShardKey& key, Tier into) const { return running_.contains({key, into}); }
   /// Drops the restores to disk that have not begun, and waits for the others. Threads: any.
-  void Stop() { repairs_.Stop(); }
+  void Stop() {
+    repairs_.Stop();
+    copies_.Stop();
+  }
+  /// Drops the copies and restores of shared tiers that have not begun, and waits for the others.
+  /// Returns false after the timeout: the file system of a tier hangs. Threads: any.
+  bool StopCopies(int64_t timeout_ms) { return copies_.StopWithin(timeout_ms); }
+  /// Returns how long the oldest of the copies and restores of shared tiers has been running.
+  int64_t OldestCopyMs() { return copies_.OldestTaskMs(); }
 
  private:
   /// A directive whose rank has not connected yet.
@@ -49,7 +57,7 @@ class ShardPreparer {
   /// No trainer has reserved memory for a parity shard, so the task reserves it first.
   void StartParity(PrepareShard prepare);
   /// Threads: any. `rank` may be nullptr only for a restore to disk.
-  Status Run(const PrepareTask& prepare, RankPipeline* rank) const;
+  Status Run(const PrepareTask& prepare, RankPipeline* rank);
   void Finish(const ShardKey& key, Tier into, const Status& status);
 
   const RestoreTools& tools_;
@@ -64,6 +72,8 @@ class ShardPreparer {
   std::map<std::pair<ShardKey, Tier>, std::vector<uint64_t>> running_;
   std::vector<Parked> parked_;
   Executor repairs_;  // restores to disk
+  /// Copies to shared tiers and restores from there. Their file systems may hang.
+  Executor copies_;
 };
 
 }  // namespace holdfast::agent

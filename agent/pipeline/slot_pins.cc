@@ -8,6 +8,7 @@ namespace holdfast::agent {
 
 Result<uint32_t> SlotPins::Pin(VersionId version, Find find) {
   MutexLock lock(table_.mutex);
+  HOLDFAST_RETURN_IF_ERROR(table_.segment.invariants().error());
   for (uint32_t slot = 0; slot < table_.entries.size(); ++slot) {
     SlotTable::Entry& entry = table_.entries[slot];
     if (entry.phase != SlotTable::Phase::kSealed || entry.version != version || entry.discard) {
@@ -15,6 +16,13 @@ Result<uint32_t> SlotPins::Pin(VersionId version, Find find) {
     }
     if (entry.damaged && find == Find::kIntact) continue;
     if (!entry.verified && find != Find::kAny) continue;
+    // The reader takes the bytes for this version: the ledger must agree.
+    const SlotRecord record = table_.segment.record(slot);
+    HOLDFAST_INVARIANT(table_.segment.invariants(),
+                       record.state == SlotState::kSealed && record.version == version,
+                       Kv("slot", slot), Kv("wanted", ToString(version)),
+                       Kv("ledger", ToString(record.version)));
+    HOLDFAST_RETURN_IF_ERROR(table_.segment.invariants().error());
     ++entry.users;
     return slot;
   }
@@ -35,6 +43,10 @@ bool SlotPins::StaysAfterUnpin(uint32_t slot) {
 
 void SlotPins::Verified(uint32_t slot, bool on_disk) {
   MutexLock lock(table_.mutex);
+  HOLDFAST_INVARIANT(
+      table_.segment.invariants(),
+      table_.entries[slot].phase == SlotTable::Phase::kSealed && table_.entries[slot].users > 0,
+      Kv("slot", slot), Kv("users", table_.entries[slot].users));
   table_.entries[slot].verified = true;
   table_.entries[slot].damaged = false;
   if (on_disk) table_.entries[slot].disk = SlotTable::Disk::kDone;

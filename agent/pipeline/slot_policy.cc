@@ -10,22 +10,23 @@ namespace {
 int FreeOrder(const SlotInfo& slot, const JobState& job) {
   const VersionId version = slot.version;
   if (slot.state != SlotState::kSealed || slot.in_use || slot.held) return 0;
-  const bool adopted =
-      version == job.memory_committed || version == job.restore || version == job.peer_committed;
+  const bool adopted = version == job.committed[Tier::kMemory] || version == job.restore ||
+                       version == job.committed[Tier::kPeer];
   if (slot.other_life && !adopted) {
     return slot.disk_done ? 1 : 0;
   }
   if (std::find(job.aborted.begin(), job.aborted.end(), version) != job.aborted.end()) return 1;
-  if (job.memory_committed == version || job.peer_committed == version) return 0;
+  if (job.committed[Tier::kMemory] == version || job.committed[Tier::kPeer] == version) return 0;
   // Another member failed and the target has moved past this parity: it can never be committed.
   if (slot.parity && version.incarnation == job.incarnation &&
-      version.step < job.peer_target_step) {
+      version.step < job.target_step[Tier::kPeer]) {
     return 1;
   }
-  const bool restored_and_past =
-      job.memory_committed.has_value() && job.memory_committed->incarnation == job.incarnation;
+  const bool restored_and_past = job.committed[Tier::kMemory].has_value() &&
+                                 job.committed[Tier::kMemory]->incarnation == job.incarnation;
   if (job.restore == version && !restored_and_past) return 0;
-  const bool newer_committed = job.memory_committed.has_value() && *job.memory_committed > version;
+  const bool newer_committed =
+      job.committed[Tier::kMemory].has_value() && *job.committed[Tier::kMemory] > version;
   if (version.incarnation < job.incarnation && !newer_committed) return 2;
   return newer_committed ? 3 : 0;
 }

@@ -18,6 +18,8 @@ SlotTable::SlotTable(Segment& segment_in, uint64_t disk_every_steps, uint64_t pe
   for (uint32_t slot = 0; slot < segment.slot_count(); ++slot) {
     const SlotRecord record = segment.record(slot);
     if (record.state != SlotState::kSealed) continue;
+    HOLDFAST_INVARIANT(segment.invariants(), record.image_bytes <= segment.slot_bytes(),
+                       Kv("slot", slot), Kv("bytes", record.image_bytes));
     Entry& entry = entries[slot];
     entry.phase = Phase::kSealed;
     entry.version = record.version;
@@ -43,7 +45,7 @@ std::vector<uint32_t> SlotTable::Freeable(VersionId for_restore) const {
   if (!freeable.empty() || job() == nullptr || !IsParity(segment.owner().rank)) return freeable;
   for (const SlotInfo& slot : slots) {
     if (slot.state != SlotState::kSealed || slot.in_use || slot.held) continue;
-    if (slot.version >= for_restore || slot.version == job()->peer_committed) continue;
+    if (slot.version >= for_restore || slot.version == job()->committed[Tier::kPeer]) continue;
     freeable.push_back(slot.slot);
   }
   return freeable;
@@ -51,6 +53,7 @@ std::vector<uint32_t> SlotTable::Freeable(VersionId for_restore) const {
 
 Result<uint32_t> SlotTable::Lease(VersionId version, uint32_t world, uint64_t image_bytes,
                                   std::vector<FreedSlot>* freed, bool restore) {
+  HOLDFAST_RETURN_IF_ERROR(segment.invariants().error());
   auto slot = segment.Lease(version, world, image_bytes);
   if (!slot && slot.error().code() == ErrorCode::kResourceExhausted) {
     const std::vector<uint32_t> freeable = Freeable(restore ? version : VersionId{});
@@ -63,13 +66,29 @@ Result<uint32_t> SlotTable::Lease(VersionId version, uint32_t world, uint64_t im
     Entry& oldest = entries[freeable.front()];
     const bool unwritten = oldest.disk == Disk::kNone && oldest.verified;
     const bool missed = unwritten && pace.IsEligible(oldest.version, job());
+    HOLDFAST_INVARIANT(segment.invariants(), oldest.users == 0 && oldest.phase == Phase::kSealed,
+                       Kv("slot", freeable.front()), Kv("users", oldest.users));
+    // Until a newer version is committed, a restart needs this one.
+    const bool needed = job() != nullptr && job()->committed[Tier::kMemory] == oldest.version &&
+                        !Aborted(oldest.version) && !IsParity(segment.owner().rank);
+    HOLDFAST_INVARIANT(segment.invariants(), !needed, Kv("slot", freeable.front()),
+                       Kv("version", ToString(oldest.version)));
+    HOLDFAST_RETURN_IF_ERROR(segment.invariants().error());
     HOLDFAST_RETURN_IF_ERROR(segment.Free(freeable.front()));
     freed->push_back({oldest.version, missed, unwritten && pace.IsOnInterval(oldest.version)});
     oldest = Entry{};
     slot = segment.Lease(version, world, image_bytes);
   }
   if (!slot) return slot;
+  if (!HOLDFAST_INVARIANT(segment.invariants(), *slot < entries.size(), Kv("slot", *slot))) {
+    return Fail(segment.invariants().error());
+  }
   Entry& entry = entries[*slot];
+  // The ledger has the slot as free, so the table must, too.
+  HOLDFAST_INVARIANT(segment.invariants(), entry.phase == Phase::kFree && entry.users == 0,
+                     Kv("slot", *slot), Kv("users", entry.users),
+                     Kv("version", ToString(entry.version)));
+  HOLDFAST_RETURN_IF_ERROR(segment.invariants().error());
   entry = Entry{};
   entry.version = version;
   entry.world = world;
@@ -80,6 +99,7 @@ Result<uint32_t> SlotTable::Lease(VersionId version, uint32_t world, uint64_t im
 
 void SlotTable::GiveUp(uint32_t slot, const Status& why) {
   Entry& entry = entries[slot];
+  HOLDFAST_INVARIANT(segment.invariants(), entry.phase == Phase::kCopying, Kv("slot", slot));
   if (entry.given_up.ok()) entry.given_up = why;
   FreeIfUnused(slot);
   ChoosePeerVersion();
@@ -88,7 +108,8 @@ void SlotTable::GiveUp(uint32_t slot, const Status& why) {
 
 void SlotTable::FreeIfUnused(uint32_t slot) {
   Entry& entry = entries[slot];
-  if (entry.users > 0) return;
+  // After a violation the memory stays as it is: it may be needed, and it is evidence.
+  if (entry.users > 0 || segment.invariants().violated()) return;
   Status status;
   if (entry.phase == Phase::kCopying && !entry.given_up.ok()) {
     status = segment.Abandon(slot);
@@ -105,7 +126,9 @@ void SlotTable::FreeIfUnused(uint32_t slot) {
 }
 
 void SlotTable::Release(uint32_t slot) {
-  --entries[slot].users;
+  if (HOLDFAST_INVARIANT(segment.invariants(), entries[slot].users > 0, Kv("slot", slot))) {
+    --entries[slot].users;
+  }
   FreeIfUnused(slot);
   changed.NotifyAll();
 }
@@ -142,6 +165,7 @@ std::vector<SlotInfo> SlotTable::Infos() const {
 
 SaveJob SlotTable::JobOf(uint32_t slot) const {
   const Entry& entry = entries[slot];
+  HOLDFAST_INVARIANT(segment.invariants(), entry.phase != Phase::kFree, Kv("slot", slot));
   SaveJob job;
   job.slot = slot;
   job.identity = {segment.owner().job, entry.version, segment.owner().rank, entry.world};
@@ -157,8 +181,8 @@ bool SlotTable::Aborted(VersionId version) const {
 
 bool SlotTable::IsEligibleForPeers(VersionId version) const {
   return job_state && job_state->group && version.incarnation == job_state->incarnation &&
-         version.step >= job_state->peer_target_step && version.step.value % peer_every == 0 &&
-         !Aborted(version);
+         version.step >= job_state->target_step[Tier::kPeer] &&
+         version.step.value % peer_every == 0 && !Aborted(version);
 }
 
 void SlotTable::ChoosePeerVersion() {

@@ -31,7 +31,8 @@ struct SaveJob {
 /// The users and the progress of one rank's slots: the state that the roles (SaveSlots, SealSlots,
 /// DiskSlots, PeerSlots, FillSlots, SlotPins, SlotView) share, with the rules that concern more
 /// than one of them. The ledger (Segment) stores the slots' contents across restarts; this is the
-/// state of the running process. A slot is freed only when it has no users.
+/// state of the running process. A slot is freed only when it has no users. Once an invariant of
+/// the segment is violated, no slot changes any more, and the roles refuse every request.
 ///
 /// The caller holds `mutex`, and only for bookkeeping, never during checksums, copies or I/O. It is
 /// taken before the mutex of the segment and that of `peer_versions`.
@@ -78,6 +79,10 @@ struct SlotTable {
   bool Aborted(VersionId version) const HOLDFAST_REQUIRES(mutex);
   bool IsOfOtherLife(const Entry& entry) const HOLDFAST_REQUIRES(mutex);
   SaveJob JobOf(uint32_t slot) const HOLDFAST_REQUIRES(mutex);
+  /// Whether the threads of the rank end: the agent stops, or an invariant of the rank is violated.
+  bool Stopped() const HOLDFAST_REQUIRES(mutex) {
+    return stopping || segment.invariants().violated();
+  }
   const JobState* job() const HOLDFAST_REQUIRES(mutex) { return job_state ? &*job_state : nullptr; }
 
   Segment& segment;

@@ -5,7 +5,6 @@
 #include "agent/pipeline/session.h"
 #include "agent/pipeline/trainer_record.h"
 #include "base/log.h"
-#include "base/process.h"
 
 namespace holdfast::agent {
 namespace {
@@ -16,9 +15,9 @@ constexpr size_t kGoodbyesMax = 65'536;
 void TrainerProcesses::Load() {
   if (file_.empty()) return;
   for (const TrainerRecord& record : ReadTrainers(file_)) {
-    auto pid_fd = PidFdOf(record.pid);
+    auto pid_fd = table_.PidFdOf(record.pid);
     // Compare after the descriptor is open: from here on the PID cannot be reused.
-    if (!pid_fd || StartTicksOf(record.pid) != record.start_ticks) continue;
+    if (!pid_fd || table_.StartTicksOf(record.pid) != record.start_ticks) continue;
     processes_[{record.job, record.rank}] =
         Process{record.pid, record.start_ticks, record.incarnation, std::move(*pid_fd)};
   }
@@ -37,7 +36,7 @@ void TrainerProcesses::Store() const {
 
 void TrainerProcesses::OnJoined(const RankKey& rank, pid_t pid, UniqueFd pid_fd,
                                 Incarnation incarnation) {
-  processes_[rank] = Process{pid, StartTicksOf(pid), incarnation, std::move(pid_fd)};
+  processes_[rank] = Process{pid, table_.StartTicksOf(pid), incarnation, std::move(pid_fd)};
   goodbyes_.erase(rank);
   Store();
 }
@@ -60,7 +59,7 @@ std::optional<pid_t> TrainerProcesses::OtherProcessOf(const RankKey& rank, pid_t
 }
 
 Incarnation TrainerProcesses::JoinedBefore(const RankKey& rank, pid_t pid) const {
-  const uint64_t start_ticks = StartTicksOf(pid);
+  const uint64_t start_ticks = table_.StartTicksOf(pid);
   for (const auto* known : {&processes_, &departed_}) {
     auto found = known->find(rank);
     if (found == known->end()) continue;

@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "agent/pipeline/process_table.h"
 #include "agent/pipeline/rank_registry.h"
 #include "base/fd.h"
 #include "base/ids.h"
@@ -17,8 +18,8 @@ namespace holdfast::agent {
 /// restart of the agent (see trainer_record.h). Only the node's loop thread uses it.
 class TrainerProcesses {
  public:
-  /// `file` empty: the record is not kept.
-  explicit TrainerProcesses(std::string file) : file_(std::move(file)) {}
+  /// `file` empty: the record is not kept. `table` outlives the object.
+  TrainerProcesses(std::string file, ProcessTable& table) : file_(std::move(file)), table_(table) {}
 
   /// Reads the record. Leaves out processes that have ended since it was written.
   void Load();
@@ -59,6 +60,7 @@ class TrainerProcesses {
   void Store() const;
 
   const std::string file_;
+  ProcessTable& table_;
   std::map<RankKey, Process> processes_;
   std::map<RankKey, Process> departed_;  // sent a Goodbye
   std::map<RankKey, Incarnation> goodbyes_;

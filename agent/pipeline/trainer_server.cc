@@ -1,7 +1,6 @@
 #include "agent/pipeline/trainer_server.h"
 
 #include <fmt/format.h>
-#include <poll.h>
 
 #include <chrono>
 #include <cstring>
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/poll.h"
 #include "base/process.h"
 
 namespace holdfast::agent {
@@ -35,7 +35,8 @@ Message Decode(std::span<const std::byte> packet) {
 TrainerServer::TrainerServer(int64_t hello_timeout_ms, const TrainerServices& services,
                              CoordinatorLink& link, Clock& clock, LoopQueue& loop,
                              SessionTable& sessions, RankRegistry& ranks, const JobTable& jobs,
-                             WatchedRanks& watched, TrainerProcesses& processes)
+                             WatchedRanks& watched, TrainerProcesses& processes,
+                             ProcessTable& table)
     : hello_timeout_ms_(hello_timeout_ms),
       services_(services),
       link_(link),
@@ -45,7 +46,8 @@ TrainerServer::TrainerServer(int64_t hello_timeout_ms, const TrainerServices& se
       ranks_(ranks),
       jobs_(jobs),
       watched_(watched),
-      processes_(processes) {
+      processes_(processes),
+      table_(table) {
   services_.joins.SetControl(*this);
 }
 
@@ -63,7 +65,7 @@ void TrainerServer::Poll(int timeout_ms) {
     polled.push_back({session->socket(), static_cast<int16_t>(events), 0});
     polled.push_back({session->pid_fd(), POLLIN, 0});
   }
-  ::poll(polled.data(), polled.size(), timeout_ms);
+  holdfast::Poll(polled, timeout_ms);
   loop_.Run();
   if (polled[1].revents != 0) Accept();
   for (size_t i = 0; i < ids.size(); ++i) {
@@ -99,9 +101,9 @@ void TrainerServer::Accept() {
     }
     if (!accepted->has_value()) return;
     UniqueFd socket = std::move(**accepted);
-    auto peer = CredentialsOf(socket.get());
+    auto peer = table_.PeerOf(socket.get());
     if (!peer) continue;
-    auto pid_fd = PidFdOfPeer(socket.get());
+    auto pid_fd = table_.PidFdOfPeer(socket.get());
     // A process that the agent cannot see is refused after its Hello: it can be neither identified
     // nor observed.
     const bool visible = peer->pid > 0;
@@ -137,7 +139,7 @@ void TrainerServer::ReadPackets(Session& session) {
     if (session.state == Session::State::kJoining || session.state == Session::State::kClosing) {
       return;
     }
-    auto packet = ReceivePacket(session.socket(), kMessageBytesMax, 0);
+    auto packet = ReceivePacket(session.socket(), kMessageBytesMax);
     if (!packet) {
       if (packet.error().code() == ErrorCode::kDeadlineExceeded) return;
       if (packet.error().code() == ErrorCode::kInvalidArgument) {
@@ -199,7 +201,7 @@ void TrainerServer::Dispatch(Session& session, MessageType type,
 /// Handles a WantTier: a trainer waits for a version at a tier. The coordinator then has the
 /// version brought there, even if it would be superseded otherwise.
 void TrainerServer::HandleWantTier(Session& session, const EndSaveMessage& message) {
-  if (message.slot > static_cast<uint32_t>(Tier::kRemote)) {
+  if (!IsTierNumber(message.slot)) {
     return services_.joins.Refuse(
         session, InvalidArgumentError(fmt::format("tier {} does not exist", message.slot)));
   }
@@ -230,14 +232,11 @@ void TrainerServer::OnJobState(const JobState& before, const JobState& now) {
 }
 
 void TrainerServer::NotifyCommitted(Session& session, const JobState& before, const JobState& now) {
-  const auto notify = [&](Tier tier, const std::optional<VersionId> JobState::*committed) {
-    const std::optional<VersionId> version = now.*committed;
-    if (!version || before.*committed == version) return;
-    session.Notify(NoticeKind::kCommitted, *version, tier);
-  };
-  notify(Tier::kMemory, &JobState::memory_committed);
-  notify(Tier::kPeer, &JobState::peer_committed);
-  notify(Tier::kDisk, &JobState::disk_committed);
+  for (const TierTraits& traits : kTierTable) {
+    const std::optional<VersionId> version = now.committed[traits.tier];
+    if (!version || before.committed[traits.tier] == version) continue;
+    session.Notify(NoticeKind::kCommitted, *version, traits.tier);
+  }
 }
 
 void TrainerServer::Retry(Session& session) {

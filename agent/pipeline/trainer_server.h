@@ -33,7 +33,8 @@ class TrainerServer final : private SessionControl {
   /// The references outlive the server.
   TrainerServer(int64_t hello_timeout_ms, const TrainerServices& services, CoordinatorLink& link,
                 Clock& clock, LoopQueue& loop, SessionTable& sessions, RankRegistry& ranks,
-                const JobTable& jobs, WatchedRanks& watched, TrainerProcesses& processes);
+                const JobTable& jobs, WatchedRanks& watched, TrainerProcesses& processes,
+                ProcessTable& table);
 
   /// Serves connections to `listener` from the next Poll() on.
   void Listen(UniqueFd listener) { listener_ = std::move(listener); }
@@ -80,6 +81,7 @@ class TrainerServer final : private SessionControl {
   const JobTable& jobs_;
   WatchedRanks& watched_;
   TrainerProcesses& processes_;
+  ProcessTable& table_;
   UniqueFd listener_;
   std::atomic<uint32_t> session_count_{0};
 };

@@ -4,13 +4,12 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
-#include <optional>
-#include <thread>
+#include <utility>
 
-#include "agent/parity/rebuild.h"
+#include "agent/chunks/decoded_chunks.h"
+#include "agent/chunks/peer_chunks.h"
 #include "base/log.h"
-#include "storage/format/checksum.h"
+#include "base/thread.h"
 #include "storage/format/image.h"
 
 namespace holdfast::agent {
@@ -20,23 +19,6 @@ constexpr std::chrono::seconds kReadTime(60);
 constexpr std::chrono::milliseconds kRetryPause(200);
 constexpr std::chrono::seconds kRefreshInterval(1);
 constexpr uint32_t kLossesMax = 5;
-constexpr size_t kIdleFilesMax = 8;  // per shard
-
-Status CheckChunks(const ShardSeal& seal, uint64_t offset, std::span<const std::byte> bytes,
-                   const std::string& where) {
-  for (uint64_t at = 0; at < bytes.size(); at += kChunkBytes) {
-    const uint64_t chunk = (offset + at) / kChunkBytes;
-    const auto piece = bytes.subspan(at, std::min<uint64_t>(kChunkBytes, bytes.size() - at));
-    if (Crc32c(piece) == seal.chunk_crcs[chunk]) continue;
-    return DataLossError(fmt::format("{} {}: chunk {} does not match its checksum",
-                                     ToString(seal.identity.key()), where, chunk));
-  }
-  return Status::Ok();
-}
-
-Status DigestMismatch() {
-  return NotFoundError("digest mismatch: the replica is not the committed image");
-}
 
 /// Reads the image bytes [begin, end); fetches the complete chunks that contain them.
 Status ReadBytes(VersionReader& reader, Rank rank, uint64_t image_bytes, uint64_t begin,
@@ -52,28 +34,10 @@ Status ReadBytes(VersionReader& reader, Rank rank, uint64_t image_bytes, uint64_
 }
 }  // namespace
 
-/// A source that a shard can be read from.
-class VersionReader::Source {
- public:
-  enum class Kind { kMemory, kDisk, kOther, kGroup };
-  Kind kind = Kind::kMemory;
-  ShardPlace place;                  // kOther
-  const GroupPlan* group = nullptr;  // kGroup
-  uint32_t cost = 0;
-
-  std::string Name() const {
-    switch (kind) {
-      case Kind::kMemory:
-        return "in this node's memory";
-      case Kind::kDisk:
-        return "on this node's disk";
-      case Kind::kOther:
-        return fmt::format("at {} on node {}", ToString(place.tier), place.node);
-      case Kind::kGroup:
-        return "decoded by its group";
-    }
-    return "";
-  }
+/// The committed digests of all shards (0: any) and their sources, by rank.
+struct VersionReader::Located {
+  std::vector<uint64_t> digests;
+  std::vector<SourceList> sources;
 };
 
 VersionReader::~VersionReader() = default;
@@ -89,9 +53,9 @@ Result<std::shared_ptr<VersionReader>> VersionReader::Open(const RestoreTools& t
   return reader;
 }
 
-std::shared_ptr<const VersionPlaces> VersionReader::places() {
+std::shared_ptr<const VersionReader::Located> VersionReader::located() {
   MutexLock lock(mutex_);
-  return places_;
+  return located_;
 }
 
 Status VersionReader::FindPlaces() {
@@ -101,24 +65,31 @@ Status VersionReader::FindPlaces() {
         "the coordinator names {} shards of version {}, expected {}", found.shards.size(),
         ToString(version_), shards_.empty() ? "one or more" : std::to_string(shards_.size())));
   }
+  auto located = std::make_shared<Located>();
+  std::vector<std::shared_ptr<const GroupPlan>> groups;
+  for (const GroupPlan& group : found.groups) groups.push_back(std::make_shared<GroupPlan>(group));
+  for (uint32_t rank = 0; rank < found.shards.size(); ++rank) {
+    located->digests.push_back(found.shards[rank].digest);
+    located->sources.push_back(SourcesOf(Rank{rank}, found.shards[rank].places, groups));
+  }
   MutexLock lock(mutex_);
-  places_ = std::make_shared<const VersionPlaces>(std::move(found));
-  found_at_ = Clock::Real().Now();
+  located_ = std::move(located);
+  found_at_ = tools_.clock.Now();
   return Status::Ok();
 }
 
 void VersionReader::RefreshPlaces() {
   {
     MutexLock lock(mutex_);
-    if (Clock::Real().Now() - found_at_ < kRefreshInterval) return;
-    found_at_ = Clock::Real().Now();  // keeps other threads from doing the same
+    if (tools_.clock.Now() - found_at_ < kRefreshInterval) return;
+    found_at_ = tools_.clock.Now();  // keeps other threads from doing the same
   }
   const Status found = FindPlaces();
   if (!found.ok()) Log(LogLevel::kDebug, "ReplicasNotLocated", {Kv("error", found.ToString())});
 }
 
 Status VersionReader::LoadShards() {
-  shards_.resize(places()->shards.size());
+  shards_.resize(located()->sources.size());
   std::atomic<size_t> next{0};
   std::atomic<uint64_t> bytes{0};
   std::vector<Status> outcomes(std::min(kLoadersMax, shards_.size()));
@@ -135,10 +106,10 @@ Status VersionReader::LoadShards() {
       if (!outcome->ok()) next = shards_.size();
     }
   };
-  std::vector<std::thread> loaders;
+  std::vector<Thread> loaders;
   for (size_t i = 1; i < outcomes.size(); ++i) loaders.emplace_back(load, &outcomes[i]);
   load(&outcomes[0]);
-  for (std::thread& loader : loaders) loader.join();
+  for (Thread& loader : loaders) loader.join();
   for (const Status& outcome : outcomes) HOLDFAST_RETURN_IF_ERROR(outcome);
   return Status::Ok();
 }
@@ -146,8 +117,9 @@ Status VersionReader::LoadShards() {
 Status VersionReader::LoadShard(Rank rank) {
   Shard& shard = shards_[rank.value];
   const ShardKey key{job_, version_, rank};
-  HOLDFAST_RETURN_IF_ERROR(TrySources(rank, [&](const Source& source) {
-    return ReadSeal(source, key, places()->shards[rank.value].digest, &shard.seal);
+  HOLDFAST_RETURN_IF_ERROR(TrySources(rank, [&](SourceSelector& sources) -> Status {
+    HOLDFAST_ASSIGN_OR_RETURN(shard.seal, sources.ReadSeal());
+    return Status::Ok();
   }));
   const uint64_t image_bytes = shard.seal.image_bytes;
   if (image_bytes < sizeof(uint64_t)) {
@@ -180,106 +152,56 @@ std::vector<ListedShard> VersionReader::Listing() const {
   for (uint32_t rank = 0; rank < shards_.size(); ++rank) {
     const Shard& shard = shards_[rank];
     const ShardKey key{job_, version_, Rank{rank}};
-    const bool near =
-        tools_.memory.Open(key).has_value() || tools_.volume.ReadSeal(key).has_value();
-    listing.push_back({rank, near, shard.seal.image_bytes, shard.header, shard.extras});
+    listing.push_back(
+        {rank, tools_.local.Has(key), shard.seal.image_bytes, shard.header, shard.extras});
   }
   return listing;
 }
 
-std::vector<VersionReader::Source> VersionReader::SourcesOf(Rank rank,
-                                                            const VersionPlaces& places) const {
-  std::vector<Source> sources;
-  for (const ShardPlace& place : places.shards[rank.value].places) {
-    const bool local = place.node == tools_.node;
-    const bool in_memory = place.tier == Tier::kMemory;
-    Source source;
-    source.kind = !local      ? Source::Kind::kOther
-                  : in_memory ? Source::Kind::kMemory
-                              : Source::Kind::kDisk;
-    source.place = place;
-    source.cost = (in_memory ? 0 : 2) + (local ? 0 : 1);
-    sources.push_back(std::move(source));
+SourceList VersionReader::SourcesOf(
+    Rank rank, const std::vector<ShardPlace>& places,
+    const std::vector<std::shared_ptr<const GroupPlan>>& groups) const {
+  const ShardKey key{job_, version_, rank};
+  SourceList sources;
+  for (const ShardPlace& place : places) {
+    if (place.node == tools_.node()) {
+      sources.push_back(tools_.local.Source(key, place.tier));
+    } else {
+      sources.push_back(std::make_unique<PeerChunks>(
+          tools_.reach.transport, tools_.clock,
+          PeerPlace{place.node, place.peer_address, place.tier}, key, incarnation_));
+    }
   }
-  for (const GroupPlan& group : places.groups) {
-    if (!group.PositionOf(rank)) continue;
-    Source source;
-    source.kind = Source::Kind::kGroup;
-    source.group = &group;
-    source.cost = 4;
-    sources.push_back(std::move(source));
+  for (const auto& group : groups) {
+    if (!group->PositionOf(rank)) continue;
+    sources.push_back(std::make_unique<DecodedChunks>(tools_.reach, group, key, incarnation_));
   }
-  std::stable_sort(sources.begin(), sources.end(),
-                   [](const Source& a, const Source& b) { return a.cost < b.cost; });
   return sources;
 }
 
-Status VersionReader::TrySources(Rank rank, const std::function<Status(const Source&)>& take) {
-  const Clock::TimePoint deadline = Clock::Real().Now() + kReadTime;
+Status VersionReader::TrySources(Rank rank, const std::function<Status(SourceSelector&)>& take) {
+  const ShardKey key{job_, version_, rank};
+  const Clock::TimePoint deadline = tools_.clock.Now() + kReadTime;
   for (uint32_t losses = 0;;) {
-    const std::shared_ptr<const VersionPlaces> where = places();
-    Status last = UnavailableError("no replica is available now");
-    bool first = true;
-    for (const Source& source : SourcesOf(rank, *where)) {
-      Status status = take(source);
-      if (status.ok() && !first) RefreshPlaces();
-      if (status.ok()) return status;
-      first = false;
-      last = Status(status.code(), source.Name() + ": " + status.message());
-      Log(LogLevel::kWarn, "ReaderSourceFailed",
-          {Kv("job", job_), Kv("version", ToString(version_)), Kv("rank", rank.value),
-           Kv("error", last.ToString())});
-      // Report a damaged local replica, so that the coordinator has it repaired.
-      const ShardKey key{job_, version_, rank};
-      const bool bad = status.code() == ErrorCode::kDataLoss;
-      if (bad && source.kind == Source::Kind::kMemory) {
-        tools_.damage.OnDamaged(key, Tier::kMemory, status);
-      } else if (bad && source.kind == Source::Kind::kDisk) {
-        tools_.damage.OnDamaged(key, Tier::kDisk, status);
-      }
-      if (finder_.stopping()) return CancelledError("the agent is stopping");
-    }
+    const std::shared_ptr<const Located> where = located();
+    SourceSelector selector(key, where->digests[rank.value], where->sources[rank.value],
+                            tools_.damage);
+    selector.SetStopping([this] { return finder_.stopping(); });
+    const Status taken = take(selector);
+    if (taken.ok() && selector.any_failed()) RefreshPlaces();
+    if (taken.ok() || taken.code() == ErrorCode::kCancelled) return taken;
     // After a few rounds with damage only, do not wait for a repair.
-    const bool damaged = last.code() == ErrorCode::kDataLoss && ++losses > kLossesMax;
-    if (damaged || Clock::Real().Now() + kRetryPause >= deadline) {
-      return last.WithContext(fmt::format("rank {} of version {}", rank.value, ToString(version_)));
+    const bool damaged = taken.code() == ErrorCode::kDataLoss && ++losses > kLossesMax;
+    if (damaged || tools_.clock.Now() + kRetryPause >= deadline) {
+      return taken.WithContext(
+          fmt::format("rank {} of version {}", rank.value, ToString(version_)));
     }
-    Clock::Real().SleepFor(kRetryPause);
+    tools_.clock.SleepFor(kRetryPause);
     Status found = FindPlaces();
     // Of all errors, only Unavailable is worth another round.
     if (!found.ok() && found.code() != ErrorCode::kUnavailable) return found;
     if (finder_.stopping()) return CancelledError("the agent is stopping");
   }
-}
-
-Status VersionReader::ReadSeal(const Source& source, const ShardKey& key, uint64_t digest,
-                               ShardSeal* seal) {
-  const auto read = [&]() -> Result<ShardSeal> {
-    switch (source.kind) {
-      case Source::Kind::kMemory: {
-        HOLDFAST_ASSIGN_OR_RETURN(const auto reader, tools_.memory.Open(key));
-        return reader->seal();
-      }
-      case Source::Kind::kDisk:
-        return tools_.volume.ReadSeal(key);
-      case Source::Kind::kOther:
-        return tools_.fetcher.ReadRange(source.place.address, key, source.place.tier, 0, {});
-      case Source::Kind::kGroup: {
-        Cancellation cancellation;
-        const GroupAccess access =
-            tools_.Group(*source.group, job_, version_, incarnation_, cancellation);
-        return FetchSeal(access, key.rank, Clock::Real().Now() + kReadTime);
-      }
-    }
-    return Fail(InternalError("no such source"));
-  };
-  HOLDFAST_ASSIGN_OR_RETURN(*seal, read());
-  if (seal->identity.key() != key) {
-    return DataLossError("the source returned the seal of " + ToString(seal->identity.key()));
-  }
-  if (digest == 0 || seal->digest() == digest) return Status::Ok();
-  return DataLossError(fmt::format("the replica has digest {:016x}, the committed one {:016x}",
-                                   seal->digest(), digest));
 }
 
 Status VersionReader::Read(Rank rank, uint64_t offset, std::span<std::byte> into) {
@@ -295,76 +217,10 @@ Status VersionReader::Read(Rank rank, uint64_t offset, std::span<std::byte> into
         fmt::format("{} bytes from offset {} of {} are not complete chunks of its {} bytes",
                     into.size(), offset, ToString(seal.identity.key()), seal.image_bytes));
   }
-  return TrySources(rank,
-                    [&](const Source& source) { return ReadFrom(source, seal, offset, into); });
-}
-
-Status VersionReader::ReadFrom(const Source& source, const ShardSeal& seal, uint64_t offset,
-                               std::span<std::byte> into) {
-  const ShardKey key = seal.identity.key();
-  switch (source.kind) {
-    case Source::Kind::kMemory: {
-      HOLDFAST_ASSIGN_OR_RETURN(const auto reader, tools_.memory.Open(key));
-      if (reader->seal().digest() != seal.digest()) return DigestMismatch();
-      for (uint64_t at = 0; at < into.size(); at += kChunkBytes) {
-        const auto piece = into.subspan(at, std::min<uint64_t>(kChunkBytes, into.size() - at));
-        HOLDFAST_RETURN_IF_ERROR(reader->CopyChunk((offset + at) / kChunkBytes, piece));
-      }
-      return Status::Ok();
-    }
-    case Source::Kind::kDisk:
-      return ReadFromDisk(seal, offset, into);
-    case Source::Kind::kOther: {
-      HOLDFAST_ASSIGN_OR_RETURN(
-          const ShardSeal sent,
-          tools_.fetcher.ReadRange(source.place.address, key, source.place.tier, offset, into));
-      return sent.digest() == seal.digest() ? Status::Ok() : DigestMismatch();
-    }
-    case Source::Kind::kGroup:
-      return Decode(source, seal, offset, into);
-  }
-  return InternalError("no such source");
-}
-
-Status VersionReader::ReadFromDisk(const ShardSeal& seal, uint64_t offset,
-                                   std::span<std::byte> into) {
-  const uint32_t rank = seal.identity.rank.value;
-  std::unique_ptr<ShardChunks> file;
-  {
-    MutexLock lock(mutex_);
-    auto& idle = files_[rank];
-    if (!idle.empty()) {
-      file = std::move(idle.back());
-      idle.pop_back();
-    }
-  }
-  if (file == nullptr) {
-    HOLDFAST_ASSIGN_OR_RETURN(file, tools_.volume.OpenChunks(seal.identity.key()));
-    if (file->seal().digest() != seal.digest()) return DigestMismatch();
-  }
-  for (uint64_t at = 0; at < into.size(); at += kChunkBytes) {
-    // After an error the file is dropped, and the next read opens it again.
-    HOLDFAST_ASSIGN_OR_RETURN(const auto bytes, file->Read((offset + at) / kChunkBytes));
-    if (bytes.size() > into.size() - at) {
-      return InternalError("a chunk is longer than the rest of its buffer");
-    }
-    std::memcpy(into.data() + at, bytes.data(), bytes.size());
-  }
-  MutexLock lock(mutex_);
-  auto& idle = files_[rank];
-  if (idle.size() < kIdleFilesMax) idle.push_back(std::move(file));
-  return Status::Ok();
-}
-
-Status VersionReader::Decode(const Source& source, const ShardSeal& seal, uint64_t offset,
-                             std::span<std::byte> into) {
-  Cancellation cancellation;
-  const GroupAccess access =
-      tools_.Group(*source.group, job_, version_, incarnation_, cancellation);
-  const ImageRange range{offset, into};
-  HOLDFAST_RETURN_IF_ERROR(DecodeRanges(
-      access, seal.identity, {&range, 1}, [](uint64_t) {}, Clock::Real().Now() + kReadTime));
-  return CheckChunks(seal, offset, into, "as decoded from its group");
+  return TrySources(rank, [&](SourceSelector& sources) {
+    std::vector<WantedChunk> chunks = ChunksOf(seal, offset / kChunkBytes, into);
+    return sources.Read(seal, chunks);
+  });
 }
 
 }  // namespace holdfast::agent

@@ -2,13 +2,13 @@
 
 #include <cstddef>
 #include <functional>
-#include <map>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "agent/api/version_listing.h"
+#include "agent/chunks/source_selector.h"
 #include "agent/pipeline/restore_tools.h"
 #include "base/mutex.h"
 
@@ -59,24 +59,19 @@ class VersionReader {
     std::vector<std::byte> header;
     std::vector<std::byte> extras;
   };
-  class Source;
+  struct Located;
 
   Status LoadShards();
   Status LoadShard(Rank rank);
-  std::shared_ptr<const VersionPlaces> places();
+  std::shared_ptr<const Located> located();
   Status FindPlaces();
   /// Calls FindPlaces() after a source has failed, at most once a second, so that the next chunks
   /// are not requested from a lost node first.
   void RefreshPlaces();
-  /// Calls `take` with each source of the shard, cheapest first, until one call succeeds.
-  Status TrySources(Rank rank, const std::function<Status(const Source&)>& take);
-  std::vector<Source> SourcesOf(Rank rank, const VersionPlaces& places) const;
-  Status ReadSeal(const Source& source, const ShardKey& key, uint64_t digest, ShardSeal* seal);
-  Status ReadFrom(const Source& source, const ShardSeal& seal, uint64_t offset,
-                  std::span<std::byte> into);
-  Status ReadFromDisk(const ShardSeal& seal, uint64_t offset, std::span<std::byte> into);
-  Status Decode(const Source& source, const ShardSeal& seal, uint64_t offset,
-                std::span<std::byte> into);
+  /// Calls `take` with the shard's sources, and again with new ones, until a call succeeds.
+  Status TrySources(Rank rank, const std::function<Status(SourceSelector&)>& take);
+  SourceList SourcesOf(Rank rank, const std::vector<ShardPlace>& places,
+                       const std::vector<std::shared_ptr<const GroupPlan>>& groups) const;
 
   const RestoreTools& tools_;
   PlaceFinder& finder_;
@@ -86,10 +81,8 @@ class VersionReader {
   std::vector<Shard> shards_;  // by rank; constant after Open()
 
   Mutex mutex_;
-  std::shared_ptr<const VersionPlaces> places_ HOLDFAST_GUARDED_BY(mutex_);
+  std::shared_ptr<const Located> located_ HOLDFAST_GUARDED_BY(mutex_);
   Clock::TimePoint found_at_ HOLDFAST_GUARDED_BY(mutex_);
-  /// Open files that no thread reads at the moment, by rank.
-  std::map<uint32_t, std::vector<std::unique_ptr<ShardChunks>>> files_ HOLDFAST_GUARDED_BY(mutex_);
 };
 
 }  // namespace holdfast::agent

@@ -19,7 +19,6 @@
 #include "agent/pipeline/rank_status.h"
 #include "agent/server/agent_identity.h"
 #include "agent/server/data_service.h"
-#include "agent/server/fetcher.h"
 #include "agent/server/grpc_link.h"
 #include "agent/server/host_warnings.h"
 #include "agent/server/metrics.h"
@@ -29,8 +28,11 @@
 #include "base/endpoint.h"
 #include "base/fd.h"
 #include "base/log.h"
+#include "base/log_level.h"
 #include "base/metrics/metrics_server.h"
 #include "base/process.h"
+#include "storage/remote/remote_directory.h"
+#include "storage/remote/remote_url.h"
 #include "storage/volume/volume.h"
 
 namespace holdfast::agent {
@@ -38,12 +40,14 @@ namespace {
 
 constexpr mode_t kRunDirMode = 0755;
 constexpr mode_t kTrainerSocketMode = 0666;  // SO_PEERCRED decides what a process may do
-// Threads of the data service: for readers, for waiting readers and for operators' requests.
-constexpr int kDataThreadsMax = 96;
+// Threads of the data service, for reads and other requests of operators.
+constexpr int kDataThreadsMax = 48;
 // How long the agent verifies memory before it reports this node's replicas to the coordinator.
 constexpr int64_t kAdoptWaitMs = 30'000;
 // Shorter than the time that service managers leave between SIGTERM and SIGKILL.
 constexpr int64_t kFlushMs = 30'000;
+// How long a stop waits for the file systems of shared tiers.
+constexpr int64_t kSharedTiersStopMs = 10'000;
 // A predecessor that was just killed may hold the lock for another moment.
 constexpr int kLockAttempts = 20;
 
@@ -122,6 +126,7 @@ class AgentApplication final : public Application {
 
  private:
   Status OpenVolume();
+  Status OpenRemote();
   Status OpenWorkers();
   Status ServeMetrics();
   /// Checks the keeper, and replaces the warnings about the host.
@@ -132,17 +137,17 @@ class AgentApplication final : public Application {
   const mode_t worker_umask_;
   UniqueFd lock_;
   std::unique_ptr<Volume> volume_;
+  PerTier<TierStore*> shared_tiers_{};
+  std::unique_ptr<TierStore> remote_;
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<GrpcCoordinatorLink> link_;
   std::unique_ptr<WorkerManager> workers_;
-  std::unique_ptr<GrpcShardFetcher> fetcher_;
   std::atomic<uint64_t> peer_received_bytes_{0};
   std::unique_ptr<PeerTransport> peers_;
   std::unique_ptr<Node> node_;
   std::unique_ptr<TcpPeerServer> peer_server_;
   std::unique_ptr<GpuWatch> gpus_;
   std::unique_ptr<TelemetrySender> telemetry_;
-  std::unique_ptr<Injector> injector_;
   std::unique_ptr<DataService> data_;
   std::unique_ptr<grpc::Server> data_server_;
   std::unique_ptr<coord::MetricsServer> metrics_;
@@ -172,6 +177,21 @@ Status AgentApplication::OpenVolume() {
   return Status::Ok();
 }
 
+Status AgentApplication::OpenRemote() {
+  if (config_.remote_url.empty()) return Status::Ok();
+  HOLDFAST_ASSIGN_OR_RETURN(const std::string path, ParseRemoteUrl(config_.remote_url));
+  RemoteOptions options;
+  options.cluster = config_.cluster;
+  options.io.io_uring = config_.io_uring;
+  options.io.direct = config_.direct;
+  options.io.queue_depth = static_cast<uint32_t>(config_.remote_requests_in_flight);
+  // Nothing is opened here: a file system that hangs must not delay the start.
+  remote_ =
+      std::make_unique<RemoteDirectory>(FileSystemRoot(path, options.io), options, Clock::Real());
+  shared_tiers_[Tier::kRemote] = remote_.get();
+  return Status::Ok();
+}
+
 Status AgentApplication::OpenWorkers() {
   WorkerManagerOptions options;
   options.folder = config_.run_dir + "/workers";
@@ -187,16 +207,17 @@ Status AgentApplication::OpenWorkers() {
 Status AgentApplication::Open() {
   // Refuse a bad configuration before changing anything.
   HOLDFAST_RETURN_IF_ERROR(config_.CheckStart());
-  HOLDFAST_ASSIGN_OR_RETURN(const Endpoint endpoint, ParseEndpoint(config_.coordinator));
-  HOLDFAST_ASSIGN_OR_RETURN(auto channel, coord::MakeChannel(endpoint, config_.tls));
+  HOLDFAST_ASSIGN_OR_RETURN(auto coordinators,
+                            coord::LeaderChannel::Make(config_.coordinator, config_.tls));
   HOLDFAST_RETURN_IF_ERROR(MakeRunDir(config_.run_dir));
   HOLDFAST_ASSIGN_OR_RETURN(lock_, LockRunDir(config_.run_dir));
   HOLDFAST_RETURN_IF_ERROR(OpenVolume());
+  HOLDFAST_RETURN_IF_ERROR(OpenRemote());
   ArenaOptions arena;
   arena.budget_bytes = config_.arena_bytes;
   arena.run_dir = config_.run_dir;
   arena.start_keeper = config_.start_keeper;
-  HOLDFAST_ASSIGN_OR_RETURN(arena_, Arena::Open(arena));
+  HOLDFAST_ASSIGN_OR_RETURN(arena_, Arena::Open(arena, Clock::Real()));
 
   GrpcLinkOptions link;
   link.cluster = config_.cluster;
@@ -210,11 +231,12 @@ Status AgentApplication::Open() {
   link.agent_id = identity ? identity->id : 0;
   link.agent_start = identity.value_or(AgentIdentity()).StartNumber();
   link.disk_free_percent = [dirs = config_.data_dirs] { return DiskFreePercent(dirs); };
+  link.no_parity = !config_.peers_enabled;
   link.peer_address = [this]() -> std::string {
-    if (peer_server_ == nullptr) return "";
     return config_.peers.advertise.empty() ? peer_server_->address() : config_.peers.advertise;
   };
   link.disk_every = static_cast<uint64_t>(config_.disk_every_steps);
+  link.shared_tiers = TierMask([this](Tier tier) { return shared_tiers_[tier] != nullptr; });
   auto seen = volume_->ReadLife();
   if (seen) {
     link.seen = *seen;
@@ -231,8 +253,7 @@ Status AgentApplication::Open() {
     link.workers = [this] { return workers_->Workers(); };
     link.set_workers = [this](SetWorkers wanted) { workers_->SetWanted(std::move(wanted)); };
   }
-  link_ = std::make_unique<GrpcCoordinatorLink>(std::move(link), std::move(channel));
-  fetcher_ = std::make_unique<GrpcShardFetcher>(config_.tls);
+  link_ = std::make_unique<GrpcCoordinatorLink>(std::move(link), std::move(coordinators));
   const PeerTlsFiles peer_tls{config_.tls.ca, config_.tls.cert, config_.tls.key};
   TcpTransportOptions transport =
       config_.peers.TransportOptions(config_.cluster, config_.node, peer_tls);
@@ -245,9 +266,10 @@ Status AgentApplication::Open() {
   node.disk_every_steps = static_cast<uint64_t>(config_.disk_every_steps);
   node.peer_every_steps = static_cast<uint64_t>(config_.peer_every_steps);
   node.peer_build_timeout_ms = config_.peer_build_timeout_ms;
+  node.shared_tiers = shared_tiers_;
+  node.copies_at_once = static_cast<uint32_t>(config_.remote_shards_at_once);
   node.scrub = {config_.scrub_bytes_per_s, config_.scrub_pause_ms};
-  node_ =
-      std::make_unique<Node>(node, *arena_, *volume_, *link_, *fetcher_, *peers_, Clock::Real());
+  node_ = std::make_unique<Node>(node, *arena_, *volume_, *link_, *peers_, Clock::Real());
   return Status::Ok();
 }
 
@@ -258,29 +280,24 @@ Status AgentApplication::Serve() {
   HOLDFAST_ASSIGN_OR_RETURN(Endpoint listen, ParseEndpoint(config_.data_listen));
   data_ = std::make_unique<DataService>(*node_, *volume_, *arena_, config_.node);
   if (workers_ != nullptr) data_->ShowWorkers(*workers_);
-  injector_ = std::make_unique<Injector>(InjectorOptions{config_.drills_enabled, config_.run_dir,
-                                                         config_.data_dirs, config_.coordinator},
-                                         node_->watched(), *volume_);
-  data_->AllowFaults(*injector_);
   HOLDFAST_ASSIGN_OR_RETURN(data_server_,
                             coord::StartServer(*data_, listen, config_.tls, "data_listen",
                                                coord::kDataMessageBytesMax, kDataThreadsMax));
   data_address_ = listen.ToString();
-  HOLDFAST_ASSIGN_OR_RETURN(UniqueFd trainers,
-                            ListenUnix(config_.run_dir + "/agent.sock", kTrainerSocketMode));
+  HOLDFAST_ASSIGN_OR_RETURN(UniqueFd trainers, ListenUnix(config_.run_dir + "/agent.sock",
+                                                          kTrainerSocketMode, Clock::Real()));
   HOLDFAST_RETURN_IF_ERROR(node_->Serve(std::move(trainers)));
   // Attach only after memory was verified, so that the first inventory contains its shards.
   if (!node_->AwaitAdopted(kAdoptWaitMs)) {
     Log(LogLevel::kWarn, "AdoptionSlow",
         {Kv("after_ms", kAdoptWaitMs), Kv("effect", "unverified slots are reported later")});
   }
-  if (config_.peers_enabled) {
-    const PeerTlsFiles tls{config_.tls.ca, config_.tls.cert, config_.tls.key};
-    TcpPeerServerOptions options = config_.peers.ServerOptions(config_.cluster, config_.node, tls);
-    options.is_busy = [this] { return InCollective(node_->ranks()); };
-    HOLDFAST_ASSIGN_OR_RETURN(peer_server_, TcpPeerServer::Start(options, node_->peer_source()));
-    data_->ShowPeers(*peer_server_);
-  }
+  // Also without parity, other nodes restore from the shards of this one.
+  const PeerTlsFiles tls{config_.tls.ca, config_.tls.cert, config_.tls.key};
+  TcpPeerServerOptions options = config_.peers.ServerOptions(config_.cluster, config_.node, tls);
+  options.is_busy = [this] { return InCollective(node_->ranks()); };
+  HOLDFAST_ASSIGN_OR_RETURN(peer_server_, TcpPeerServer::Start(options, node_->peer_source()));
+  data_->ShowPeers(*peer_server_);
   link_->Start(*node_, data_address_);
   gpus_ = std::make_unique<GpuWatch>(config_.nvml_library);
   telemetry_ = std::make_unique<TelemetrySender>(*node_, *gpus_, *link_);
@@ -313,7 +330,6 @@ Status AgentApplication::ServeMetrics() {
 }
 
 bool AgentApplication::Tick() {
-  injector_->Reap();
   WatchKeeper();
   const uint64_t before = std::exchange(node_ticks_, link_->node_ticks());
   return node_ticks_ != before;
@@ -351,6 +367,12 @@ void AgentApplication::Stop() {
     Log(LogLevel::kWarn, "NotFlushed",
         {Kv("after_ms", kFlushMs), Kv("effect", "the newest version may be in memory only")});
   }
+  if (node_ != nullptr && !node_->StopSharedTiers(kSharedTiersStopMs)) {
+    // A call that does not return keeps its thread, and with it this process. The agent can end at
+    // any point, as after a crash: what was reported is durable, and the keeper has the memory.
+    Log(LogLevel::kError, "SharedTierHangs", {Kv("effect", "the agent ends without waiting")});
+    ::_exit(0);
+  }
   // Each part is destroyed before the parts that it calls.
   metrics_.reset();
   if (link_ != nullptr) link_->Stop();
@@ -361,14 +383,13 @@ void AgentApplication::Stop() {
     data_server_.reset();
   }
   data_.reset();
-  injector_.reset();
   workers_.reset();
   peer_server_.reset();
   node_.reset();
   peers_.reset();
-  fetcher_.reset();
   link_.reset();
   arena_.reset();
+  remote_.reset();
   volume_.reset();
   lock_.Reset();
 }

@@ -22,7 +22,7 @@ class Application {
                                                     const ServiceManager& manager = {},
                                                     mode_t worker_umask = 022);
 
-  /// Periodic work: replaces a dead keeper and reaps fault injectors. Call it about every second.
+  /// Periodic work: replaces a dead keeper. Call it about every second.
   /// Returns whether the node's loop has run since the last call.
   virtual bool Tick() = 0;
   /// Returns the address of the data service, with the bound port.

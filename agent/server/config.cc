@@ -10,6 +10,9 @@
 #include "agent/api/segment_layout.h"
 #include "base/endpoint.h"
 #include "base/ids.h"
+#include "base/log_level.h"
+#include "coordinator/api/leader_channel.h"
+#include "storage/remote/remote_url.h"
 
 namespace holdfast::agent {
 namespace {
@@ -37,7 +40,9 @@ void AgentConfig::Bind(ConfigSchema& schema) {
   schema.Add("cluster", &cluster,
              "Name of the cluster; data directories of another cluster are refused.");
   schema.Add("node", &node, "Name of this node, unique in the cluster.");
-  schema.Add("coordinator", &coordinator, "Address of the coordinator: host:port or unix:/path.");
+  schema.Add("coordinator", &coordinator,
+             "Address of the coordinator: host:port or unix:/path. Of several coordinators: all "
+             "addresses, separated by commas.");
   schema.Add(
       "data_listen", &data_listen,
       "Address for shard readers (agents, operators): host:port (port 0: any) or unix:/path.");
@@ -59,13 +64,21 @@ void AgentConfig::Bind(ConfigSchema& schema) {
   schema.Add("io.io_uring", &io_uring, "Use io_uring where the kernel allows it.");
   schema.Add("io.direct", &direct, "Use O_DIRECT where the file system allows it.");
   schema.Add("io.queue_depth", &queue_depth, "I/O operations in flight per file.", 1, 1024);
-  schema.Add("peers.enabled", &peers_enabled,
-             "Protect the memory of jobs by parity on other nodes.");
+  schema.Add(
+      "peers.enabled", &peers_enabled,
+      "Protect the memory of jobs by parity on other nodes. If false, the node still serves shards "
+      "that other nodes restore.");
   schema.Add("peers.every", &peer_every_steps,
              "Protect every k-th step; 0: as often as the peers keep up.", 0, 1'000'000'000);
   schema.Add("peers.build_timeout_ms", &peer_build_timeout_ms,
              "Skip a version whose parity takes longer than this.", 100, 3'600'000);
   peers.Bind(schema);
+  schema.Add("remote.url", &remote_url,
+             "Directory of tier remote, which all nodes mount: file:///path. Empty: none.");
+  schema.Add("remote.requests_in_flight", &remote_requests_in_flight,
+             "Writes or reads in flight for each shard at tier remote.", 1, 1024);
+  schema.Add("remote.shards_at_once", &remote_shards_at_once,
+             "Shards that this node copies to or from tier remote at the same time.", 1, 64);
   schema.AddBytes(
       "scrub.bytes_per_s", &scrub_bytes_per_s,
       "Rate at which shards in memory and on disk are read again to find decay; 0: never.");
@@ -83,9 +96,6 @@ void AgentConfig::Bind(ConfigSchema& schema) {
              "Library of the NVIDIA driver that reports errors of the node's GPUs (Xids), used "
              "where it exists; empty: never.");
   metrics.Bind(schema);
-  schema.Add("drills.enabled", &drills_enabled,
-             "Inject the failures of `holdfast drill`: any client that reaches data_listen can "
-             "then end trainers, this agent and its memory.");
   schema.Add("tls.ca", &tls.ca, "PEM file of the authority that both sides trust.");
   schema.Add("tls.cert", &tls.cert, "PEM file of this node's certificate.");
   schema.Add("tls.key", &tls.key, "PEM file of that certificate's private key.");
@@ -94,10 +104,8 @@ void AgentConfig::Bind(ConfigSchema& schema) {
 Status AgentConfig::Check() const {
   HOLDFAST_RETURN_IF_ERROR(ValidateName("cluster", cluster));
   HOLDFAST_RETURN_IF_ERROR(ValidateName("node", node));
-  HOLDFAST_RETURN_IF_ERROR(CheckEndpoint("coordinator", coordinator));
-  HOLDFAST_ASSIGN_OR_RETURN(const Endpoint to, ParseEndpoint(coordinator));
-  if (to.kind == Endpoint::Kind::kTcp && to.port == 0) {
-    return InvalidArgumentError(fmt::format("coordinator '{}' has no port", coordinator));
+  if (auto list = ParseEndpointList(coordinator); !list) {
+    return list.error().WithContext("coordinator");
   }
   HOLDFAST_RETURN_IF_ERROR(CheckEndpoint("data_listen", data_listen));
   if (run_dir.empty() || run_dir.front() != '/') {
@@ -128,6 +136,15 @@ Status AgentConfig::Check() const {
                                             FormatBytes(arena_bytes), FormatBytes(kArenaBytesMin)));
   }
   HOLDFAST_RETURN_IF_ERROR(peers.Check());
+  if (!remote_url.empty()) {
+    HOLDFAST_ASSIGN_OR_RETURN(const std::string path, ParseRemoteUrl(remote_url));
+    for (const std::string& dir : data_dirs) {
+      if (std::filesystem::path(dir).lexically_normal() == path) {
+        return InvalidArgumentError(fmt::format(
+            "remote.url: '{}' is one of the data_dirs, which only this node uses", path));
+      }
+    }
+  }
   if (workers_enabled && (workers_address.empty() || workers_address.size() > kAddressMax)) {
     return InvalidArgumentError(
         "workers.address must be a host name or an IP address of at most 255 characters");
@@ -145,9 +162,8 @@ Status AgentConfig::Check() const {
 
 Status AgentConfig::CheckStart() const {
   HOLDFAST_RETURN_IF_ERROR(Check());
-  HOLDFAST_ASSIGN_OR_RETURN(const Endpoint to, ParseEndpoint(coordinator));
-  auto channel = coord::MakeChannel(to, tls);
-  if (!channel) return channel.error().WithContext("coordinator");
+  auto channels = coord::LeaderChannel::Make(coordinator, tls);
+  if (!channels) return channels.error().WithContext("coordinator");
   HOLDFAST_ASSIGN_OR_RETURN(const Endpoint listen, ParseEndpoint(data_listen));
   auto credentials = coord::MakeServerCredentials(listen, tls, "data_listen");
   if (!credentials) return credentials.error();
@@ -165,15 +181,6 @@ Result<std::map<std::string, std::string>> AgentConfig::Labels() const {
     map[label.substr(0, equals)] = label.substr(equals + 1);
   }
   return map;
-}
-
-Result<LogLevel> ParseLogLevel(const std::string& text) {
-  if (text == "debug") return LogLevel::kDebug;
-  if (text == "info") return LogLevel::kInfo;
-  if (text == "warn") return LogLevel::kWarn;
-  if (text == "error") return LogLevel::kError;
-  return Fail(InvalidArgumentError(
-      fmt::format("log_level '{}' is none of debug, info, warn, error", text)));
 }
 
 }  // namespace holdfast::agent

@@ -7,7 +7,6 @@
 
 #include "agent/peers/config.h"
 #include "base/config.h"
-#include "base/log.h"
 #include "base/metrics/metrics_options.h"
 #include "coordinator/api/channel.h"
 
@@ -35,6 +34,9 @@ struct AgentConfig {
   PeersConfig peers;
   int64_t peer_every_steps = 0;
   int64_t peer_build_timeout_ms = 30'000;
+  std::string remote_url;  // empty: no tier remote
+  int64_t remote_requests_in_flight = 4;
+  int64_t remote_shards_at_once = 2;
   uint64_t scrub_bytes_per_s = 64ULL << 20;
   int64_t scrub_pause_ms = 3'600'000;
   std::vector<std::string> labels;  // name=value
@@ -43,7 +45,6 @@ struct AgentConfig {
   std::string workers_log_dir = "/var/log/holdfast";
   std::string nvml_library = "libnvidia-ml.so.1";
   coord::MetricsOptions metrics;
-  bool drills_enabled = false;
 
   /// Adds every field to `schema`. The configuration must outlive the schema.
   void Bind(ConfigSchema& schema);
@@ -55,7 +56,5 @@ struct AgentConfig {
   /// a start refuses a bad configuration before it changes anything.
   Status CheckStart() const;
 };
-
-Result<LogLevel> ParseLogLevel(const std::string& text);
 
 }  // namespace holdfast::agent

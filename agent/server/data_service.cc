@@ -6,21 +6,14 @@
 
 #include "agent/pipeline/rank_status.h"
 #include "base/log.h"
+#include "base/tiers.h"
 #include "coordinator/api/convert.h"
-#include "storage/format/checksum.h"
 
 namespace holdfast::agent {
 namespace {
 
-// Concurrent calls that read complete shards; each has a few MiB in flight.
-constexpr int kCallsMax = 6;
-// Parts are small, and many ranks request theirs at once. Therefore calls for parts wait for a free
-// place, for at most kPartWait.
-constexpr int kPartsAtOnce = 8;
-constexpr std::chrono::seconds kPartWait(10);
-/// Each waiting call occupies a thread; readers beyond this number wait in the client and retry.
-constexpr int kPartsWaitingMax = 32;
-constexpr int kRetryAfterMs = 500;
+// Concurrent calls that read shards; each has a few MiB in flight.
+constexpr int kCallsMax = 16;
 constexpr size_t kLogPieceBytes = 256 << 10;
 
 template <typename Request>
@@ -40,11 +33,9 @@ Result<ShardKey> KeyOf(const Request& request) {
 
 Result<Tier> LocalTier(uint32_t number) {
   HOLDFAST_ASSIGN_OR_RETURN(const Tier tier, coord::TierFromNumber(number));
-  if (tier == Tier::kMemory || tier == Tier::kDisk) return tier;
+  if (HasReplicas(tier)) return tier;
   return Fail(
-      InvalidArgumentError(fmt::format("an agent keeps shards at tiers memory and disk, not "
-                                       "at tier {}",
-                                       ToString(tier))));
+      InvalidArgumentError(fmt::format("no agent has replicas at tier {}", ToString(tier))));
 }
 
 class CallCount {
@@ -117,102 +108,46 @@ DataService::DataService(Node& node, Volume& volume, Arena& arena, const std::st
 grpc::Status DataService::ReadShard(grpc::ServerContext* /*context*/,
                                     const ReadShardRequest* request,
                                     grpc::ServerWriter<ShardPiece>* writer) {
-  auto key = KeyOf(*request);
-  if (!key) return coord::ToGrpc(key.error());
-  auto tier = LocalTier(request->tier());
-  if (!tier) return coord::ToGrpc(tier.error());
-  if (request->part()) return coord::ToGrpc(SendPart(*key, *tier, *request, writer));
   CallCount count(running_);
-  Status status = count.Check();
-  if (!status.ok()) return coord::ToGrpc(status);
-  status = *tier == Tier::kMemory ? SendFromMemory(*key, writer) : SendFromDisk(*key, writer);
-  if (!status.ok() && status.code() != ErrorCode::kCancelled) {
-    Log(LogLevel::kWarn, "ShardNotSent",
-        {Kv("shard", ToString(*key)), Kv("error", status.ToString())});
-  }
-  return coord::ToGrpc(status);
+  const auto send = [&]() -> Status {
+    HOLDFAST_ASSIGN_OR_RETURN(const ShardKey key, KeyOf(*request));
+    HOLDFAST_ASSIGN_OR_RETURN(const Tier tier, LocalTier(request->tier()));
+    HOLDFAST_RETURN_IF_ERROR(count.Check());
+    const Status status = Send(key, tier, *request, writer);
+    if (!status.ok() && status.code() != ErrorCode::kCancelled) {
+      Log(LogLevel::kWarn, "ShardNotSent",
+          {Kv("shard", ToString(key)), Kv("error", status.ToString())});
+    }
+    return status;
+  };
+  return coord::ToGrpc(send());
 }
 
-Status DataService::SendFromMemory(const ShardKey& key, grpc::ServerWriter<ShardPiece>* writer) {
-  HOLDFAST_ASSIGN_OR_RETURN(auto reader, node_.memory_shards().Open(key));
-  HOLDFAST_RETURN_IF_ERROR(SendSeal(reader->seal(), writer));
-  std::vector<std::byte> chunk;
-  for (uint64_t index = 0; index < reader->seal().chunk_crcs.size(); ++index) {
-    HOLDFAST_RETURN_IF_ERROR(reader->ReadChunk(index, &chunk));
-    HOLDFAST_RETURN_IF_ERROR(SendChunk(index * kChunkBytes, chunk, writer));
+Status DataService::Send(const ShardKey& key, Tier tier, const ReadShardRequest& request,
+                         grpc::ServerWriter<ShardPiece>* writer) {
+  const auto source = node_.shards().Source(key, tier);
+  auto seal = source->ReadSeal();
+  if (!seal) return seal.error();
+  const uint64_t begin = request.part() ? request.offset() : 0;
+  const uint64_t bytes = request.part() ? request.bytes() : seal->image_bytes;
+  if (begin % kChunkBytes != 0 || begin > seal->image_bytes || bytes > seal->image_bytes - begin) {
+    return InvalidArgumentError(
+        fmt::format("cannot read {} bytes at offset {} of an image of {}: the range must begin "
+                    "at a chunk and end within the image",
+                    bytes, begin, seal->image_bytes));
+  }
+  HOLDFAST_RETURN_IF_ERROR(SendSeal(*seal, writer));
+  std::vector<std::byte> buffer(std::min(kChunkBytes, seal->image_bytes));
+  for (uint64_t at = begin; at < begin + bytes; at += kChunkBytes) {
+    const uint64_t index = at / kChunkBytes;
+    WantedChunk chunk{index, std::span(buffer).first(ChunkBytes(*seal, index))};
+    const Status read = source->Read(*seal, {&chunk, 1}).WithContext(source->where());
+    // A damaged replica must be reported, since it no longer counts.
+    if (read.code() == ErrorCode::kDataLoss) node_.damage().OnDamaged(key, tier, read);
+    HOLDFAST_RETURN_IF_ERROR(read);
+    HOLDFAST_RETURN_IF_ERROR(SendChunk(at, chunk.into, writer));
   }
   return Status::Ok();
-}
-
-Status DataService::SendFromDisk(const ShardKey& key, grpc::ServerWriter<ShardPiece>* writer) {
-  HOLDFAST_ASSIGN_OR_RETURN(const ShardSeal seal, volume_.ReadSeal(key));
-  HOLDFAST_RETURN_IF_ERROR(SendSeal(seal, writer));
-  return volume_.StreamShard(seal, [writer](uint64_t offset, std::span<const std::byte> chunk) {
-    return SendChunk(offset, chunk, writer);
-  });
-}
-
-Status DataService::SendPart(const ShardKey& key, Tier tier, const ReadShardRequest& request,
-                             grpc::ServerWriter<ShardPiece>* writer) {
-  const auto deadline = Clock::Real().Now() + kPartWait;
-  {
-    MutexLock lock(parts_mutex_);
-    if (parts_ >= kPartsAtOnce && parts_waiting_ >= kPartsWaitingMax) {
-      return UnavailableError(
-          fmt::format("{} parts of shards are being read from this agent and {} readers wait; try "
-                      "again in {} ms",
-                      parts_, parts_waiting_, kRetryAfterMs));
-    }
-    // Wait for a turn. The number of waiting calls is bounded, because each occupies a thread.
-    ++parts_waiting_;
-    while (parts_ >= kPartsAtOnce && Clock::Real().Now() < deadline) {
-      part_ended_.WaitFor(parts_mutex_, deadline - Clock::Real().Now());
-    }
-    --parts_waiting_;
-    if (parts_ >= kPartsAtOnce) {
-      return UnavailableError(fmt::format(
-          "too many parts are being read from this agent; try again in {} ms", kRetryAfterMs));
-    }
-    ++parts_;
-  }
-  const auto send = [&]() -> Status {
-    std::unique_ptr<ShardReader> in_memory;
-    std::unique_ptr<ShardChunks> on_disk;
-    if (tier == Tier::kMemory) {
-      HOLDFAST_ASSIGN_OR_RETURN(in_memory, node_.memory_shards().Open(key));
-    } else {
-      HOLDFAST_ASSIGN_OR_RETURN(on_disk, volume_.OpenChunks(key));
-    }
-    const ShardSeal& seal = in_memory != nullptr ? in_memory->seal() : on_disk->seal();
-    if (request.offset() % kChunkBytes != 0 || request.offset() > seal.image_bytes ||
-        request.bytes() > seal.image_bytes - request.offset()) {
-      return InvalidArgumentError(
-          fmt::format("cannot read {} bytes at offset {} of an image of {}: the range must begin "
-                      "at a chunk and end within the image",
-                      request.bytes(), request.offset(), seal.image_bytes));
-    }
-    HOLDFAST_RETURN_IF_ERROR(SendSeal(seal, writer));
-    std::vector<std::byte> chunk;
-    const uint64_t end = request.offset() + request.bytes();
-    for (uint64_t at = request.offset(); at < end; at += kChunkBytes) {
-      std::span<const std::byte> bytes;
-      if (in_memory != nullptr) {
-        HOLDFAST_RETURN_IF_ERROR(in_memory->ReadChunk(at / kChunkBytes, &chunk));
-        bytes = chunk;
-      } else {
-        HOLDFAST_ASSIGN_OR_RETURN(bytes, on_disk->Read(at / kChunkBytes));
-      }
-      HOLDFAST_RETURN_IF_ERROR(SendChunk(at, bytes, writer));
-    }
-    return Status::Ok();
-  };
-  Status status = send();
-  // A damaged replica must be reported, since it no longer counts.
-  if (status.code() == ErrorCode::kDataLoss) node_.damage().OnDamaged(key, tier, status);
-  MutexLock lock(parts_mutex_);
-  --parts_;
-  part_ended_.NotifyOne();
-  return status;
 }
 
 grpc::Status DataService::VerifyShard(grpc::ServerContext* /*context*/,
@@ -222,15 +157,8 @@ grpc::Status DataService::VerifyShard(grpc::ServerContext* /*context*/,
     HOLDFAST_RETURN_IF_ERROR(count.Check());
     HOLDFAST_ASSIGN_OR_RETURN(const ShardKey key, KeyOf(*request));
     HOLDFAST_ASSIGN_OR_RETURN(const Tier tier, LocalTier(request->tier()));
-    ShardSeal seal;
-    if (tier == Tier::kMemory) {
-      HOLDFAST_RETURN_IF_ERROR(node_.memory_shards().Verify(key, request->deep(), &seal));
-    } else {
-      HOLDFAST_ASSIGN_OR_RETURN(seal, volume_.ReadSeal(key));
-      const Status status = volume_.VerifyShard(key, request->deep());
-      if (status.code() == ErrorCode::kDataLoss) node_.damage().OnDamaged(key, Tier::kDisk, status);
-      HOLDFAST_RETURN_IF_ERROR(status);
-    }
+    HOLDFAST_ASSIGN_OR_RETURN(const ShardSeal seal,
+                              node_.shards().Verify(key, tier, request->deep()));
     reply->set_image_bytes(seal.image_bytes);
     reply->set_digest(seal.digest());
     return Status::Ok();
@@ -256,32 +184,6 @@ grpc::Status DataService::ReadWorkerLog(grpc::ServerContext* /*context*/,
     reply->set_code(static_cast<uint32_t>(data.error().code()));
     reply->set_message(data.error().message());
   }
-  return grpc::Status::OK;
-}
-
-grpc::Status DataService::InjectFault(grpc::ServerContext* /*context*/,
-                                      const InjectFaultRequest* request, InjectFaultReply* reply) {
-  Injector* injector = injector_.load();
-  Result<std::string> what = injector == nullptr
-                                 ? Fail(UnavailableError("this agent is still starting; try again"))
-                                 : injector->Inject(*request);
-  if (what) {
-    reply->set_what(*std::move(what));
-  } else {
-    reply->set_code(static_cast<uint32_t>(what.error().code()));
-    reply->set_message(what.error().message());
-  }
-  return grpc::Status::OK;
-}
-
-grpc::Status DataService::EndFault(grpc::ServerContext* /*context*/, const EndFaultRequest* request,
-                                   EndFaultReply* reply) {
-  Injector* injector = injector_.load();
-  const Status status = injector == nullptr
-                            ? UnavailableError("this agent is still starting; try again")
-                            : injector->End(request->drill());
-  reply->set_code(static_cast<uint32_t>(status.code()));
-  reply->set_message(status.message());
   return grpc::Status::OK;
 }
 

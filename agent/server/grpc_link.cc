@@ -26,6 +26,12 @@ constexpr int64_t kObserveTimeoutMs = 1'000;
 constexpr uint32_t kStartNew = 1;
 constexpr uint32_t kStartReturn = 2;
 constexpr std::chrono::milliseconds kSilentStream(50);
+// With several coordinators: a coordinator that is silent for kSearchAfterMs may be replaced.
+constexpr int64_t kSearchAfterMs = 1'000;
+constexpr int64_t kSearchPauseMs = 250;
+constexpr int64_t kSearchTimeoutMs = 1'000;
+constexpr int64_t kSearchMaxMs = 400;
+constexpr size_t kStrangerRounds = 10;
 
 gpr_timespec After(int64_t ms) {
   return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(ms, GPR_TIMESPAN));
@@ -52,11 +58,8 @@ struct Call {
 }  // namespace
 
 GrpcCoordinatorLink::GrpcCoordinatorLink(GrpcLinkOptions options,
-                                         std::shared_ptr<grpc::Channel> channel)
-    : options_(std::move(options)),
-      channel_(std::move(channel)),
-      stub_(pb::Coordinator::NewStub(channel_)),
-      seen_(options_.seen) {}
+                                         std::unique_ptr<coord::LeaderChannel> coordinators)
+    : options_(std::move(options)), coordinators_(std::move(coordinators)), seen_(options_.seen) {}
 
 GrpcCoordinatorLink::~GrpcCoordinatorLink() { Stop(); }
 
@@ -65,6 +68,7 @@ void GrpcCoordinatorLink::Start(DirectiveHandler& handler, const std::string& da
   data_address_ = data_address;
   attach_thread_ = std::thread([this] { AttachLoop(); });
   send_thread_ = std::thread([this] { SendLoop(); });
+  if (coordinators_->size() > 1) search_thread_ = std::thread([this] { SearchLoop(); });
 }
 
 void GrpcCoordinatorLink::Stop() {
@@ -77,6 +81,7 @@ void GrpcCoordinatorLink::Stop() {
   reports_.Wake();
   if (attach_thread_.joinable()) attach_thread_.join();
   if (send_thread_.joinable()) send_thread_.join();
+  if (search_thread_.joinable()) search_thread_.join();
   MutexLock lock(mutex_);
   while (!calls_.empty()) changed_.Wait(mutex_);
 }
@@ -128,6 +133,16 @@ bool GrpcCoordinatorLink::BeginCall(grpc::ClientContext* context) {
   return true;
 }
 
+void GrpcCoordinatorLink::BeginAsking() {
+  MutexLock lock(mutex_);
+  asked_since_ = Clock::Real().Now();
+}
+
+void GrpcCoordinatorLink::EndAsking() {
+  MutexLock lock(mutex_);
+  asked_since_.reset();
+}
+
 void GrpcCoordinatorLink::EndCall(grpc::ClientContext* context) {
   MutexLock lock(mutex_);
   calls_.erase(context);
@@ -153,12 +168,85 @@ void GrpcCoordinatorLink::AttachLoop() {
       Log(LogLevel::kWarn, was_attached ? "CoordinatorLost" : "CoordinatorNotReached",
           {Kv("error", last_error)});
     }
-    wait_ms = was_attached ? kRetryMinMs : std::min(wait_ms * 2, kRetryMaxMs);
+    const int64_t wait_max_ms = coordinators_->size() > 1 ? kSearchMaxMs : kRetryMaxMs;
+    wait_ms = was_attached ? kRetryMinMs : std::min(wait_ms * 2, wait_max_ms);
     if (!Pause(wait_ms)) return;
   }
 }
 
+std::optional<GrpcCoordinatorLink::Leading> GrpcCoordinatorLink::AskWhetherItLeads(
+    size_t coordinator, grpc::ClientContext* context) {
+  pb::GetStatusRequest request;
+  request.set_job("-");  // only the epoch is needed, no job's status
+  pb::GetStatusReply reply;
+  context->set_deadline(After(kSearchTimeoutMs));
+  if (!BeginCall(context)) return std::nullopt;
+  const grpc::Status sent = coordinators_->stub(coordinator).GetStatus(context, request, &reply);
+  EndCall(context);
+  if (!sent.ok() || reply.epoch() == 0) return std::nullopt;
+  return Leading{LifeId{reply.life()}, Epoch{reply.epoch()}};
+}
+
+Status GrpcCoordinatorLink::FindLeader() {
+  const size_t asked = coordinators_->current();
+  const std::string& address = coordinators_->address(asked);
+  grpc::ClientContext context;
+  const std::optional<Leading> leading = AskWhetherItLeads(asked, &context);
+  LifeId life;
+  {
+    MutexLock lock(mutex_);
+    life = seen_.life;
+  }
+  if (leading && (life.value == 0 || leading->life == life)) {
+    strangers_ = 0;
+    return Status::Ok();
+  }
+  // A coordinator with a store of its own, started by mistake, leads too. This agent follows
+  // another life only when it finds no leader of its own.
+  if (leading && ++strangers_ > kStrangerRounds * coordinators_->size()) return Status::Ok();
+  coordinators_->Follow(asked, context);
+  return UnavailableError(leading ? "the coordinator at " + address + " has another store"
+                                  : "the coordinator at " + address +
+                                        " does not lead or cannot be reached");
+}
+
+void GrpcCoordinatorLink::SearchLoop() {
+  while (Pause(kSearchPauseMs)) {
+    SeenLife seen;
+    {
+      MutexLock lock(mutex_);
+      if (!asked_since_) continue;
+      const auto silent = Clock::Real().Now() - *asked_since_;
+      if (silent < std::chrono::milliseconds(kSearchAfterMs)) continue;
+      seen = seen_;
+    }
+    const size_t current = coordinators_->current();
+    for (size_t other = 0; other < coordinators_->size(); ++other) {
+      if (other == current) continue;
+      grpc::ClientContext context;
+      const std::optional<Leading> leading = AskWhetherItLeads(other, &context);
+      if (!leading || leading->life != seen.life || leading->epoch <= seen.epoch) continue;
+      Log(LogLevel::kWarn, "CoordinatorSilent",
+          {Kv("coordinator", coordinators_->address(current)),
+           Kv("leader", coordinators_->address(other))});
+      Switch(other);
+      break;
+    }
+  }
+}
+
+void GrpcCoordinatorLink::Switch(size_t coordinator) {
+  coordinators_->Choose(coordinator);
+  MutexLock lock(mutex_);
+  attached_ = false;
+  asked_since_.reset();
+  for (grpc::ClientContext* context : calls_) context->TryCancel();
+  changed_.NotifyAll();
+}
+
 Status GrpcCoordinatorLink::AttachOnce() {
+  if (coordinators_->size() > 1) HOLDFAST_RETURN_IF_ERROR(FindLeader());
+  const size_t asked = coordinators_->current();
   pb::AttachRequest request;
   request.set_cluster(options_.cluster);
   request.set_node(options_.node);
@@ -166,12 +254,14 @@ Status GrpcCoordinatorLink::AttachOnce() {
   request.set_agent_id(options_.agent_id);
   request.set_data_address(data_address_);
   request.set_peer_address(options_.peer_address());
+  request.set_no_parity(options_.no_parity);
   for (const auto& [name, value] : options_.labels) (*request.mutable_labels())[name] = value;
   request.set_disk_free_percent(options_.disk_free_percent());
   const ReportBatch inventory = reports_.Inventory();
   for (const std::string& warning : inventory.warnings) request.add_warnings(warning);
   for (const LocalRank& rank : inventory.ranks) coord::ToProto(rank, request.add_ranks());
   request.set_disk_every(options_.disk_every);
+  request.set_shared_tiers(options_.shared_tiers);
   request.set_worker_address(options_.worker_address);
   AddWorkers(&request);
   {
@@ -188,7 +278,7 @@ Status GrpcCoordinatorLink::AttachOnce() {
     stream_ = &context;
     stream_since_ = Clock::Real().Now();
   }
-  auto reader = stub_->Attach(&context, request);
+  auto reader = coordinators_->stub(asked).Attach(&context, request);
   pb::Directive directive;
   while (reader->Read(&directive)) {
     if (!Handle(directive)) {
@@ -202,6 +292,9 @@ Status GrpcCoordinatorLink::AttachOnce() {
     stream_ = nullptr;
   }
   EndCall(&context);
+  if (finished.error_code() == grpc::StatusCode::UNAVAILABLE) {
+    coordinators_->Follow(asked, context);
+  }
   Status status = coord::FromGrpc(finished, "the coordinator");
   return status.ok() ? UnavailableError("the coordinator ended the connection") : status;
 }
@@ -337,7 +430,9 @@ void GrpcCoordinatorLink::QueryEpoch() {
   grpc::ClientContext context;
   context.set_deadline(After(kReportTimeoutMs));
   if (!BeginCall(&context)) return;
-  const grpc::Status sent = stub_->GetStatus(&context, request, &reply);
+  BeginAsking();
+  const grpc::Status sent = coordinators_->stub().GetStatus(&context, request, &reply);
+  EndAsking();
   EndCall(&context);
   MutexLock lock(mutex_);
   if (!sent.ok() || stream_ == nullptr || attached_ || reply.epoch() == 0) return;
@@ -376,7 +471,9 @@ Status GrpcCoordinatorLink::SendBatch(const ReportBatch& batch) {
   context.set_deadline(After(kReportTimeoutMs));
   if (!BeginCall(&context)) return CancelledError("the agent is stopping");
   pb::ReportReply reply;
-  const grpc::Status sent = stub_->Report(&context, request, &reply);
+  BeginAsking();
+  const grpc::Status sent = coordinators_->stub().Report(&context, request, &reply);
+  EndAsking();
   EndCall(&context);
   if (!sent.ok()) return coord::FromGrpc(sent, "the coordinator");
   return coord::FromProto(reply.outcome());
@@ -390,7 +487,7 @@ Result<pb::ObserveReply> GrpcCoordinatorLink::Observe(pb::ObserveRequest request
   context.set_deadline(After(kObserveTimeoutMs));
   if (!BeginCall(&context)) return Fail(CancelledError("the agent is stopping"));
   pb::ObserveReply reply;
-  const grpc::Status sent = stub_->Observe(&context, request, &reply);
+  const grpc::Status sent = coordinators_->stub().Observe(&context, request, &reply);
   EndCall(&context);
   if (!sent.ok()) return Fail(coord::FromGrpc(sent, "the coordinator"));
   HOLDFAST_RETURN_IF_ERROR(coord::FromProto(reply.outcome()));
@@ -431,20 +528,23 @@ void GrpcCoordinatorLink::Join(const JoinRequest& request,
     done(Fail(CancelledError("the agent is stopping")));
     return;
   }
-  stub_->async()->Join(&call->context, &call->request, &call->response,
-                       [this, call, done = std::move(done)](const grpc::Status& sent) {
-                         Status status = sent.ok() ? coord::FromProto(call->response.outcome())
-                                                   : coord::FromGrpc(sent, "the coordinator");
-                         if (status.code() == ErrorCode::kDeadlineExceeded) {
-                           status = UnavailableError(status.message());
-                         }
-                         if (status.ok()) {
-                           done(Incarnation{call->response.incarnation()});
-                         } else {
-                           done(Fail(status));
-                         }
-                         EndCall(&call->context);
-                       });
+  coordinators_->stub().async()->Join(
+      &call->context, &call->request, &call->response,
+      [this, call, done = std::move(done)](const grpc::Status& sent) {
+        Status status = sent.ok() ? coord::FromProto(call->response.outcome())
+                                  : coord::FromGrpc(sent, "the coordinator");
+        // A call is cancelled when another coordinator leads.
+        if (status.code() == ErrorCode::kDeadlineExceeded ||
+            status.code() == ErrorCode::kCancelled) {
+          status = UnavailableError(status.message());
+        }
+        if (status.ok()) {
+          done(Incarnation{call->response.incarnation()});
+        } else {
+          done(Fail(status));
+        }
+        EndCall(&call->context);
+      });
 }
 
 void GrpcCoordinatorLink::DecideRestore(const RestoreRequest& request,
@@ -461,12 +561,16 @@ void GrpcCoordinatorLink::DecideRestore(const RestoreRequest& request,
     done(Fail(CancelledError("the agent is stopping")));
     return;
   }
-  stub_->async()->DecideRestore(&call->context, &call->request, &call->response,
-                                [this, call, done = std::move(done)](const grpc::Status& sent) {
-                                  done(sent.ok() ? coord::FromProto(call->response)
-                                                 : Fail(coord::FromGrpc(sent, "the coordinator")));
-                                  EndCall(&call->context);
-                                });
+  coordinators_->stub().async()->DecideRestore(
+      &call->context, &call->request, &call->response,
+      [this, call, done = std::move(done)](const grpc::Status& sent) {
+        Status status = coord::FromGrpc(sent, "the coordinator");
+        if (status.code() == ErrorCode::kCancelled) {
+          status = UnavailableError(status.message());
+        }
+        done(sent.ok() ? coord::FromProto(call->response) : Fail(std::move(status)));
+        EndCall(&call->context);
+      });
 }
 
 void GrpcCoordinatorLink::FindPlaces(const std::string& job, VersionId version,
@@ -480,16 +584,17 @@ void GrpcCoordinatorLink::FindPlaces(const std::string& job, VersionId version,
     done(Fail(CancelledError("the agent is stopping")));
     return;
   }
-  stub_->async()->PlanRestore(&call->context, &call->request, &call->response,
-                              [this, call, done = std::move(done)](const grpc::Status& sent) {
-                                if (sent.ok()) {
-                                  done(coord::FromProto(call->response));
-                                } else {
-                                  const Status status = coord::FromGrpc(sent, "the coordinator");
-                                  done(Fail(UnavailableError(status.message())));
-                                }
-                                EndCall(&call->context);
-                              });
+  coordinators_->stub().async()->PlanRestore(
+      &call->context, &call->request, &call->response,
+      [this, call, done = std::move(done)](const grpc::Status& sent) {
+        if (sent.ok()) {
+          done(coord::FromProto(call->response));
+        } else {
+          const Status status = coord::FromGrpc(sent, "the coordinator");
+          done(Fail(UnavailableError(status.message())));
+        }
+        EndCall(&call->context);
+      });
 }
 
 }  // namespace holdfast::agent

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
@@ -15,8 +16,8 @@
 #include "agent/workers/manager.h"
 #include "base/clock.h"
 #include "base/mutex.h"
-#include "coordinator/api/channel.h"
 #include "coordinator/api/coordinator.grpc.pb.h"
+#include "coordinator/api/leader_channel.h"
 #include "storage/volume/seen_life.h"
 
 namespace holdfast::agent {
@@ -27,8 +28,10 @@ struct GrpcLinkOptions {
   uint64_t agent_start = 0;  // later starts have higher numbers
   uint64_t agent_id = 0;     // the same for all starts; 0: unknown
   std::function<uint32_t()> disk_free_percent;
-  std::function<std::string()> peer_address = [] { return std::string(); };  // empty: no peers
+  std::function<std::string()> peer_address = [] { return std::string(); };
+  bool no_parity = false;                     // the node takes part in no parity group
   std::map<std::string, std::string> labels;  // location of the node: rack, switch
+  uint32_t shared_tiers = 0;                  // mask of TierBit that the node reaches
   uint64_t disk_every = 0;                    // steps divisible by it go to disk; 0: all
   int64_t heartbeat_ms = 500;
   /// Empty: this node launches no workers, and the next two functions are not called.
@@ -42,14 +45,17 @@ struct GrpcLinkOptions {
   std::function<Status(const SeenLife&)> store_seen = [](const SeenLife&) { return Status::Ok(); };
 };
 
-/// The connection to the coordinator, with two threads. One thread keeps an Attach stream open and
+/// The connection to the coordinator that leads, with two threads, and a third one where there are
+/// several coordinators. One thread keeps an Attach stream open and
 /// passes directives on. It reopens a broken stream after 100 ms to 1 s, and sends the node's full
 /// inventory each time. The other thread sends reports as soon as they exist, and otherwise
 /// heartbeats. It repeats each batch until the coordinator acknowledges the batch. Directives of a
-/// coordinator with an older epoch than one already seen are ignored.
+/// coordinator with an older epoch than one already seen are ignored. The third thread asks the
+/// other coordinators who leads while the current one does not answer: a stopped process keeps its
+/// connections.
 class GrpcCoordinatorLink final : public CoordinatorLink {
  public:
-  GrpcCoordinatorLink(GrpcLinkOptions options, std::shared_ptr<grpc::Channel> channel);
+  GrpcCoordinatorLink(GrpcLinkOptions options, std::unique_ptr<coord::LeaderChannel> coordinators);
   ~GrpcCoordinatorLink() override;
 
   /// Starts to attach. `handler` gets the directives until Stop() returns.
@@ -90,6 +96,18 @@ class GrpcCoordinatorLink final : public CoordinatorLink {
  private:
   void AttachLoop();
   Status AttachOnce();
+  /// Ok: the current coordinator leads. Otherwise goes on to another one.
+  Status FindLeader();
+  /// While a call to the current coordinator is silent, looks for a new leader among the others.
+  void SearchLoop();
+  struct Leading {
+    LifeId life;
+    Epoch epoch;
+  };
+  /// Returns the life and epoch of a coordinator, if it leads.
+  std::optional<Leading> AskWhetherItLeads(size_t coordinator, grpc::ClientContext* context);
+  /// Goes on to another coordinator, and ends all calls to the current one.
+  void Switch(size_t coordinator);
   /// Records the life and epoch of a directive. Returns false for an older epoch.
   bool AcceptEpoch(const coordinator::Directive& directive, bool* first);
   /// Returns false when the stream must be closed.
@@ -108,10 +126,12 @@ class GrpcCoordinatorLink final : public CoordinatorLink {
   /// Registers a call, so that Stop() can cancel it. Returns false when stopping.
   bool BeginCall(grpc::ClientContext* context);
   void EndCall(grpc::ClientContext* context);
+  /// Mark the time in which an answer of the current coordinator is due.
+  void BeginAsking();
+  void EndAsking();
 
   GrpcLinkOptions options_;
-  std::shared_ptr<grpc::Channel> channel_;  // gRPC's own ownership model
-  std::unique_ptr<coordinator::Coordinator::Stub> stub_;
+  const std::unique_ptr<coord::LeaderChannel> coordinators_;
   ReportQueue reports_;
   DirectiveHandler* handler_ = nullptr;
   std::string data_address_;
@@ -126,15 +146,19 @@ class GrpcCoordinatorLink final : public CoordinatorLink {
   bool stopping_ HOLDFAST_GUARDED_BY(mutex_) = false;
   bool attached_ HOLDFAST_GUARDED_BY(mutex_) = false;
   SeenLife seen_ HOLDFAST_GUARDED_BY(mutex_);
-  // Only the attach thread uses these two.
+  // Only the attach thread uses these three.
   SeenLife last_stored_;  // last value passed to options_.store_seen
   LifeId reported_life_;  // last life passed to the handler
+  size_t strangers_ = 0;  // leaders in a row of another life than the one that this agent follows
   grpc::ClientContext* stream_ HOLDFAST_GUARDED_BY(mutex_) = nullptr;
   Clock::TimePoint stream_since_ HOLDFAST_GUARDED_BY(mutex_);
   std::set<grpc::ClientContext*> calls_ HOLDFAST_GUARDED_BY(mutex_);
+  /// Start of the report or query that the current coordinator has not answered.
+  std::optional<Clock::TimePoint> asked_since_ HOLDFAST_GUARDED_BY(mutex_);
 
   std::thread attach_thread_;
   std::thread send_thread_;
+  std::thread search_thread_;  // with several coordinators
 };
 
 }  // namespace holdfast::agent

@@ -10,7 +10,7 @@
 namespace holdfast::agent {
 
 // Conditions of the host that an operator should change, as warnings of this node. `holdfast
-// status` derives a finding's code from the first words of a warning (cli/cluster/health.cc).
+// status` derives a finding's code from the first words of a warning (coordinator/view/health.cc).
 
 /// Returns a warning when the kernel refuses io_uring for one of the directories; empty otherwise.
 std::string IoWarning(const std::vector<std::unique_ptr<Directory>>& directories);

@@ -76,17 +76,29 @@ constexpr MetricSpec kGpuErrors{
     "Errors of GPUs that the driver reported (Xids), by the driver's GPU index.",
     {"device", "xid"}};
 
-constexpr const MetricSpec* kAll[] = {&kSessions,     &kBudget,
-                                      &kReserved,     &kSegments,
-                                      &kSlots,        &kSealedStep,
-                                      &kDiskShards,   &kDiskFree,
-                                      &kScrubPasses,  &kScrubBytes,
-                                      &kScrubDamaged, &kPeerReceived,
-                                      &kPeerSent,     &kPeerFrames,
-                                      &kPeerStreams,  &kPeerConnections,
-                                      &kPeerYielded,  &kWorkers,
-                                      &kDigests,      &kGaps,
-                                      &kGpuErrors,    &coord::kDroppedSeries};
+constexpr const MetricSpec* kMetricSpecs[] = {&kSessions,
+                                              &kBudget,
+                                              &kReserved,
+                                              &kSegments,
+                                              &kSlots,
+                                              &kSealedStep,
+                                              &kDiskShards,
+                                              &kDiskFree,
+                                              &kScrubPasses,
+                                              &kScrubBytes,
+                                              &kScrubDamaged,
+                                              &kPeerReceived,
+                                              &kPeerSent,
+                                              &kPeerFrames,
+                                              &kPeerStreams,
+                                              &kPeerConnections,
+                                              &kPeerYielded,
+                                              &kWorkers,
+                                              &kDigests,
+                                              &kGaps,
+                                              &kGpuErrors,
+                                              &coord::kInvariantViolations,
+                                              &coord::kDroppedSeries};
 
 template <typename Number>
 double Value(Number number) {
@@ -145,7 +157,7 @@ void Show(const TelemetrySender& telemetry, MetricsPage& page) {
 }
 }  // namespace
 
-coord::MetricSpecs AgentMetrics() { return kAll; }
+coord::MetricSpecs AgentMetrics() { return kMetricSpecs; }
 
 MetricsPage CollectMetrics(const AgentParts& parts) {
   MetricsPage page(AgentMetrics());

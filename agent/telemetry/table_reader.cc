@@ -237,7 +237,9 @@ void TableReader::ReadBegun() {
 }
 
 void TableReader::ReadInFlight(uint64_t now_ns, RankTelemetry* out) {
-  for (const CollectiveEntry& entry : control_.collectives.in_flight) {
+  flight_of_.clear();
+  for (uint32_t index = 0; index < kInFlightMax; ++index) {
+    const CollectiveEntry& entry = control_.collectives.in_flight[index];
     const uint64_t tag = entry.tag.load(kAcquire);
     if (tag % 2 == 0) continue;
     InFlight flight{.record = LoadRecord(entry)};
@@ -251,6 +253,7 @@ void TableReader::ReadInFlight(uint64_t now_ns, RankTelemetry* out) {
     const uint64_t since = flight.started ? flight.record.started_ns : flight.record.enqueued_ns;
     flight.age_ns = AgeOf(since, now_ns);
     RecordActivity(since, now_ns);
+    flight_of_[OperationName(tag, index)] = out->in_flight.size();
     out->in_flight.push_back(flight);
   }
 }
@@ -338,18 +341,38 @@ void TableReader::ReadPeers(uint64_t now_ns, RankTelemetry* out) {
     } else if (since[0] > 0) {
       out->peers.push_back(SumsOf(key, id, since));
     }
-    const CurrentWait wait = UnpackCurrentWait(cell.now.load(kRelaxed));
+    const uint64_t operation = cell.operation.load(kAcquire);
+    const uint64_t completed = cell.completed.load(kAcquire);
+    const CurrentWait wait = UnpackCurrentWait(cell.now.load(kAcquire));
+    if (!IsUnchanged(cell.operation, operation)) continue;  // the next poll reads it
     if (wait.state == EdgeState::kIdle || static_cast<uint8_t>(wait.state) >= kEdgeStates) continue;
     if (!IsPast(wait.since_ns, now_ns)) continue;
-    const EdgeWait edge{key.peer, key.direction, wait.state, AgeOf(wait.since_ns, now_ns)};
+    EdgeWait edge{key.peer, key.direction, wait.state, AgeOf(wait.since_ns, now_ns)};
+    if (operation != 0) {
+      edge.completed = std::min(completed, kCountMax);
+      OfferEdge(operation, edge, out);
+      continue;
+    }
     auto [found, first] = oldest.emplace(id, edge);
     if (!first && edge.age_ns > found->second.age_ns) found->second = edge;
   }
   for (InFlight& flight : out->in_flight) {
     auto found = oldest.find(flight.record.communicator);
     if (found == oldest.end() || !flight.started || found->second.age_ns > flight.age_ns) continue;
-    flight.edge = found->second;
+    if (!flight.edge) flight.edge = found->second;
   }
+}
+
+/// Sets the edge of the operation if it is the least advanced one so far, or as advanced and older.
+void TableReader::OfferEdge(uint64_t operation, const EdgeWait& edge, RankTelemetry* out) const {
+  const auto found = flight_of_.find(operation);
+  if (found == flight_of_.end()) return;
+  InFlight& flight = out->in_flight[found->second];
+  if (!flight.started || edge.age_ns > flight.age_ns) return;
+  const auto better = [](const EdgeWait& a, const EdgeWait& b) {
+    return a.completed != b.completed ? a.completed < b.completed : a.age_ns > b.age_ns;
+  };
+  if (!flight.edge || better(edge, *flight.edge)) flight.edge = edge;
 }
 
 void TableReader::ReadDrops(RankTelemetry* out) {

@@ -48,6 +48,7 @@ class TableReader {
   void CountCompleted(RankTelemetry* out);
   void ReadRing(uint64_t now_ns, RankTelemetry* out);
   void ReadPeers(uint64_t now_ns, RankTelemetry* out);
+  void OfferEdge(uint64_t operation, const EdgeWait& edge, RankTelemetry* out) const;
   void ReadDrops(RankTelemetry* out);
   bool Plausible(const CollectiveRecord& record, uint64_t now_ns) const;
   void RecordActivity(uint64_t at_ns, uint64_t now_ns);
@@ -61,6 +62,7 @@ class TableReader {
   uint64_t dropped_ = 0;
   Progress progress_;
   std::map<CommunicatorId, uint32_t> index_of_;  // index of a communicator's entry, by ID
+  std::map<uint64_t, size_t> flight_of_;  // index in RankTelemetry::in_flight, by OperationName
   std::array<Cached, kCommunicatorsMax> communicators_ = {};
   std::array<std::array<uint64_t, kCollectiveKinds>, kCommunicatorsMax> begun_ = {};
   std::array<Sums, kPeerCellsMax> sums_ = {};

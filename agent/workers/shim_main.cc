@@ -13,9 +13,10 @@ int main(int argc, char** argv) {
     return 0;
   }
   if (!argument.empty() && argument.front() == '/') return holdfast::agent::RunShim(argv[1]);
-  std::fprintf(stderr,
+  const bool help = argument == "--help";
+  std::fprintf(help ? stdout : stderr,
                "usage: holdfast-shim FOLDER\n\n"
                "Starts one worker of a job and records its output and its exit. The agent starts\n"
                "this program with the worker's folder; it has no configuration.\n");
-  return argument == "--help" ? 0 : 64;
+  return help ? 0 : 64;
 }

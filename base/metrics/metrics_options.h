@@ -4,6 +4,7 @@
 #include <string>
 
 #include "base/config.h"
+#include "base/http/http_options.h"
 #include "base/status.h"
 
 namespace holdfast::coord {
@@ -20,21 +21,11 @@ struct MetricsOptions {
   bool enabled() const { return !listen.empty() || !textfile.empty(); }
 };
 
-/// The program's certificate, in PEM form: tls.cert and tls.key. Empty: the program has none.
-struct MetricsTls {
-  std::string cert;
-  std::string key;
-};
-
-inline constexpr size_t kMetricsTokenBytesMin = 16;
-inline constexpr size_t kMetricsTokenBytesMax = 4096;
+/// The HTTP part of the options.
+HttpOptions HttpOf(const MetricsOptions& options);
 
 /// Checks the options and the files that they name. InvalidArgument and PermissionDenied name the
 /// key to change.
-Status CheckMetrics(const MetricsOptions& options, const MetricsTls& tls);
-
-/// Reads a token, without white space at its end. PermissionDenied when other users may access the
-/// file.
-Result<std::string> ReadMetricsToken(const std::string& path);
+Status CheckMetrics(const MetricsOptions& options, const HttpCertificate& tls);
 
 }  // namespace holdfast::coord

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "base/invariant.h"
+
 namespace holdfast::coord {
 namespace {
 prometheus::MetricType TypeOf(MetricKind kind) {
@@ -86,6 +88,7 @@ void MetricsPage::SetSummary(const MetricSpec& spec, std::vector<double> seen,
 }
 
 std::vector<prometheus::MetricFamily> MetricsPage::Take() && {
+  Set(kInvariantViolations, static_cast<double>(InvariantViolations()));
   Set(kDroppedSeries, static_cast<double>(dropped_count_));
   return std::move(families_);
 }

@@ -31,6 +31,12 @@ inline constexpr MetricSpec kDroppedSeries{
     "holdfast_metrics_dropped_series", MetricKind::kGauge,
     "Series that this page lacks: a metric has at most 10,000."};
 
+/// On the page of every program.
+inline constexpr MetricSpec kInvariantViolations{
+    "holdfast_invariant_violations_total", MetricKind::kCounter,
+    "Invariants that did not hold since the start of the process. From the first one on, a part of "
+    "it serves no more; its log names the part."};
+
 /// The values of metrics at one instant. Thread-compatible.
 class MetricsPage {
  public:

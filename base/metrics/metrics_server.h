@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "base/http/http_server.h"
 #include "base/metrics/metrics_options.h"
 #include "base/metrics/metrics_page.h"
 #include "base/metrics/metrics_textfile.h"
@@ -12,7 +13,8 @@
 namespace holdfast::coord {
 
 /// Publishes a program's metrics: answers each GET /metrics with a page from `collect`, and writes
-/// pages to the text file. The process must ignore SIGPIPE.
+/// pages to the text file. GET /health is answered with 200, and with 503 and the reason once an
+/// invariant is violated. The process must ignore SIGPIPE.
 class MetricsServer {
  public:
   /// Returns a page. Several threads call this at the same time. It must not block for long.
@@ -21,22 +23,21 @@ class MetricsServer {
   /// Starts what `options` name. Errors as from CheckMetrics; Unavailable if the address is in use
   /// or cannot be bound.
   static Result<std::unique_ptr<MetricsServer>> Start(const MetricsOptions& options,
-                                                      const MetricsTls& tls, Collect collect);
+                                                      const HttpCertificate& tls, Collect collect);
   /// Ends open connections at once.
   ~MetricsServer();
 
   /// Returns the listening address, with the port that was bound; empty: no address.
-  const std::string& address() const { return address_; }
+  std::string address() const { return http_ ? http_->address() : ""; }
   /// Returns whether the address is served by HTTPS.
-  bool https() const { return https_; }
+  bool https() const { return http_ && http_->https(); }
 
  private:
-  class Http;
+  class Handler;
   MetricsServer();
 
-  std::string address_;
-  bool https_ = false;
-  std::unique_ptr<Http> http_;
+  std::unique_ptr<Handler> handler_;
+  std::unique_ptr<HttpServer> http_;
   std::unique_ptr<MetricsTextfile> textfile_;
 };
 

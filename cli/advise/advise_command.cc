@@ -8,6 +8,7 @@
 #include "cli/core/command.h"
 #include "cli/core/text.h"
 #include "cli/core/version_json.h"
+#include "coordinator/view/impact_json.h"
 
 namespace holdfast::cli {
 
@@ -290,7 +291,6 @@ class AdviseCommand : public Command {
 
   Result<ExitCode> Without(Context& context, CoordinatorClient& client) const {
     HOLDFAST_ASSIGN_OR_RETURN(auto reply, client.WhatIfLost(job_, without_));
-    Json list = Json::array();
     Table table({{"JOB", false, true},
                  {"NEWEST", false, false},
                  {"KEPT", false, false},
@@ -303,17 +303,7 @@ class AdviseCommand : public Command {
       all = all && job.keeps();
       const VersionId newest = FromProto(job.newest());
       const VersionId fallback = FromProto(job.fallback());
-      // A newer incarnation continues from a version of an older one, so steps are comparable.
-      std::optional<uint64_t> steps;
-      const bool some = fallback.incarnation.value != 0 && newest.step >= fallback.step;
-      if (some) steps = newest.step.value - fallback.step.value;
-      list.push_back({{"job", job.job()},
-                      {"newest", VersionJson(newest)},
-                      {"keeps", job.keeps()},
-                      {"fallback", VersionJson(fallback)},
-                      {"lost_steps", OrNull(steps)},
-                      {"stops", job.stops()},
-                      {"why_not", job.why_not()}});
+      const std::optional<uint64_t> steps = view::StepsLost(job);
       table.Add({{job.job()},
                  {VersionText(newest)},
                  {job.keeps() ? "yes" : "NO", job.keeps() ? Tone::kGood : Tone::kBad},
@@ -323,7 +313,7 @@ class AdviseCommand : public Command {
                  {job.why_not().empty() ? "-" : job.why_not()}});
     }
     if (context.output.json()) {
-      context.output.WriteJson("without", {{"nodes", without_}, {"keeps", all}, {"jobs", list}});
+      context.output.WriteJson("without", view::ImpactDocument(reply, without_));
     } else {
       context.output.Write(fmt::format("without {}: {}\n", Printable(Join(without_, ", ")),
                                        all ? "every newest version can still be restored"

@@ -6,6 +6,7 @@
 
 #include "cli/cluster/rpc.h"
 #include "cli/core/interrupt.h"
+#include "storage/format/chunk.h"
 
 namespace holdfast::cli {
 
@@ -39,8 +40,7 @@ class PieceChecker {
                                 piece.data().size(), piece.offset()));
     }
     auto bytes = std::as_bytes(std::span(piece.data()));
-    if (Crc32c(bytes) != seal_.chunk_crcs[chunk])
-      return Damage(fmt::format("chunk {} does not match its checksum", chunk));
+    if (!IsChunk(seal_, chunk, bytes)) return BadChunkError(seal_, chunk, "from " + peer_);
     next_ += expected;
     return sink_.Chunk(piece.offset(), bytes);
   }
@@ -194,28 +194,6 @@ Result<std::string> AgentClient::ReadWorkerLog(const std::string& job, const std
       FromTransport(stub_->ReadWorkerLog(&call, request, &reply), peer_, timeout_ms_, kAgentHint));
   if (reply.code() != 0) return Fail(Status(ErrorFromNumber(reply.code()), reply.message()));
   return reply.data();
-}
-
-Result<std::string> AgentClient::InjectFault(const agent::InjectFaultRequest& request) const {
-  agent::InjectFaultReply reply;
-  grpc::ClientContext call;
-  SilenceGuard guard(call, timeout_ms_);
-  OnInterrupt cancel([&call] { call.TryCancel(); });
-  HOLDFAST_RETURN_IF_ERROR(
-      FromTransport(stub_->InjectFault(&call, request, &reply), peer_, timeout_ms_, kAgentHint));
-  if (reply.code() != 0) return Fail(Status(ErrorFromNumber(reply.code()), reply.message()));
-  return reply.what();
-}
-
-Status AgentClient::EndFault(const std::string& drill) const {
-  agent::EndFaultRequest request;
-  request.set_drill(drill);
-  agent::EndFaultReply reply;
-  grpc::ClientContext call;
-  SilenceGuard guard(call, timeout_ms_);
-  HOLDFAST_RETURN_IF_ERROR(
-      FromTransport(stub_->EndFault(&call, request, &reply), peer_, timeout_ms_, kAgentHint));
-  return Status(ErrorFromNumber(reply.code()), reply.message());
 }
 
 Result<std::string> AgentClient::Dump() const {

@@ -41,10 +41,6 @@ class AgentClient {
   /// Returns a piece of a worker's output from `offset` on; empty: no more yet.
   Result<std::string> ReadWorkerLog(const std::string& job, const std::string& run_id, Rank rank,
                                     uint64_t offset) const;
-  /// Injects a fault, or with the request's dry_run only checks it. Returns its description.
-  Result<std::string> InjectFault(const agent::InjectFaultRequest& request) const;
-  /// Ends the fault of the drill of this name. Also works after an interruption.
-  Status EndFault(const std::string& drill) const;
   /// Returns the agent's live state as JSON.
   Result<std::string> Dump() const;
 

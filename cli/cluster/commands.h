@@ -9,6 +9,8 @@
 namespace holdfast::cli {
 
 std::unique_ptr<Command> MakeStatusCommand();
+std::unique_ptr<Command> MakeTopCommand();
+std::unique_ptr<Command> MakeUiCommand();
 std::unique_ptr<Command> MakeNodesCommand();
 std::unique_ptr<Command> MakeVersionsCommand();
 std::unique_ptr<Command> MakeIncidentsCommand();

@@ -15,28 +15,54 @@ const std::string kCoordinatorHint =
     std::string("is holdfast-coordinator running? (--endpoint or ") + kEndpointVariable +
     " gives its address)";
 using coordinator::Coordinator;
+/// With several coordinators, each is asked for this part of the timeout.
+constexpr int64_t kTriesOfAll = 5;
 }  // namespace
 
 Result<CoordinatorClient> CoordinatorClient::Open(const GlobalOptions& options) {
-  HOLDFAST_ASSIGN_OR_RETURN(auto channel, OpenChannel(options.endpoint, options));
-  return CoordinatorClient(Coordinator::NewStub(channel), "the coordinator at " + options.endpoint,
+  HOLDFAST_ASSIGN_OR_RETURN(
+      auto coordinators,
+      coord::LeaderChannel::Make(options.endpoint,
+                                 {options.tls_ca, options.tls_cert, options.tls_key}));
+  return CoordinatorClient(std::move(coordinators), "the coordinator at " + options.endpoint,
                            options.timeout_ms);
+}
+
+template <typename Request, typename Reply>
+grpc::Status CoordinatorClient::CallOnce(Method<Request, Reply> method, const Request& request,
+                                         int64_t left_ms, Reply* reply, Search* search) {
+  const size_t count = coordinators_->size();
+  const size_t asked = coordinators_->current();
+  // A stopped coordinator does not answer; leave time to ask each of them.
+  const int64_t wait_ms = count == 1 ? left_ms : std::min(left_ms, timeout_ms_ / kTriesOfAll);
+  grpc::ClientContext call;
+  SilenceGuard guard(call, std::max<int64_t>(wait_ms, 1));
+  OnInterrupt cancel([&call] { call.TryCancel(); });
+  grpc::Status finished = (coordinators_->stub(asked).*method)(&call, request, reply);
+  search->again = guard.expired() || IsSlowHandshake(finished);
+  if (search->again) finished = {grpc::StatusCode::DEADLINE_EXCEEDED, "silent"};
+  if (count == 1) return finished;
+  if (search->again || finished.error_code() == grpc::StatusCode::UNAVAILABLE) {
+    // While one stands by, a leader can be expected soon. When no coordinator can be reached, a
+    // longer wait would not help.
+    search->unreached = search->again || coord::StandsBy(call) ? 0 : search->unreached + 1;
+    search->again = search->unreached < count;
+    coordinators_->Follow(asked, call);
+  }
+  return finished;
 }
 
 template <typename Request, typename Reply>
 Result<Reply> CoordinatorClient::Call(Method<Request, Reply> method, const Request& request) {
   Reply reply;
   grpc::Status finished;
+  Search search;
   Clock& clock = Clock::Real();
   Clock::TimePoint until = clock.Now() + std::chrono::milliseconds(timeout_ms_);
   for (int64_t left_ms = timeout_ms_; left_ms > 0;) {
-    grpc::ClientContext call;
-    SilenceGuard guard(call, left_ms);
-    OnInterrupt cancel([&call] { call.TryCancel(); });
-    finished = (stub_.get()->*method)(&call, request, &reply);
+    finished = CallOnce(method, request, left_ms, &reply, &search);
     HOLDFAST_RETURN_IF_ERROR(Interrupt::Check());
-    if (!guard.expired() && !IsSlowHandshake(finished)) break;
-    finished = {grpc::StatusCode::DEADLINE_EXCEEDED, "silent"};
+    if (!search.again) break;
     HOLDFAST_RETURN_IF_ERROR(Interrupt::SleepFor(std::min(left_ms, kRetryPauseMs)));
     left_ms = std::chrono::duration_cast<std::chrono::milliseconds>(until - clock.Now()).count();
   }
@@ -195,15 +221,6 @@ Status CoordinatorClient::Quarantine(const std::string& node, bool set, const st
   request.set_set(set);
   request.set_why(why);
   auto reply = Call(&Coordinator::Stub::Quarantine, request);
-  return reply ? Status::Ok() : reply.error();
-}
-
-Status CoordinatorClient::KillCoordinator(bool dry_run, int64_t start_in_ms, int64_t down_ms) {
-  coordinator::KillCoordinatorRequest request;
-  request.set_dry_run(dry_run);
-  request.set_start_in_ms(start_in_ms);
-  request.set_down_ms(down_ms);
-  auto reply = Call(&Coordinator::Stub::KillCoordinator, request);
   return reply ? Status::Ok() : reply.error();
 }
 

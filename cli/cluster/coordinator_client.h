@@ -8,12 +8,13 @@
 #include "cli/core/options.h"
 #include "coordinator/api/convert.h"
 #include "coordinator/api/coordinator.grpc.pb.h"
+#include "coordinator/api/leader_channel.h"
 
 namespace holdfast::cli {
 
-/// The operator's calls to the coordinator. Each waits at most --timeout and ends early when the
-/// command is interrupted. Errors of the transport and of the coordinator have the same form.
-/// Nothing is sent before the first call. Thread-safe.
+/// The operator's calls to the coordinator that leads. Each waits at most --timeout and ends early
+/// when the command is interrupted. Errors of the transport and of the coordinator have the same
+/// form. Nothing is sent before the first call. Thread-safe.
 class CoordinatorClient {
  public:
   /// InvalidArgument: a malformed endpoint, or one on another machine without TLS files.
@@ -49,17 +50,13 @@ class CoordinatorClient {
                                                   const std::vector<std::string>& nodes);
   Status Quarantine(const std::string& node, bool set, const std::string& why);
 
-  /// Kills the coordinator, which starts again `down_ms` later. With `dry_run`, only checks whether
-  /// the coordinator would accept this.
-  Status KillCoordinator(bool dry_run, int64_t start_in_ms, int64_t down_ms);
-
   /// Returns the named job, or all jobs when `job` is empty.
   Result<std::vector<std::string>> Jobs(const std::string& job);
 
  private:
-  CoordinatorClient(std::unique_ptr<coordinator::Coordinator::Stub> stub, std::string peer,
+  CoordinatorClient(std::unique_ptr<coord::LeaderChannel> coordinators, std::string peer,
                     int64_t timeout_ms)
-      : stub_(std::move(stub)), peer_(std::move(peer)), timeout_ms_(timeout_ms) {}
+      : coordinators_(std::move(coordinators)), peer_(std::move(peer)), timeout_ms_(timeout_ms) {}
 
   template <typename Request, typename Reply>
   using Method = grpc::Status (coordinator::Coordinator::Stub::*)(grpc::ClientContext*,
@@ -67,7 +64,17 @@ class CoordinatorClient {
   template <typename Request, typename Reply>
   Result<Reply> Call(Method<Request, Reply> method, const Request& request);
 
-  std::unique_ptr<coordinator::Coordinator::Stub> stub_;
+  /// The search for the coordinator that leads, during one call of the operator.
+  struct Search {
+    bool again = false;    // another try, perhaps with another coordinator, may succeed
+    size_t unreached = 0;  // coordinators in a row that could not be reached
+  };
+  /// Calls once. Returns DEADLINE_EXCEEDED if the coordinator is silent.
+  template <typename Request, typename Reply>
+  grpc::Status CallOnce(Method<Request, Reply> method, const Request& request, int64_t left_ms,
+                        Reply* reply, Search* search);
+
+  std::unique_ptr<coord::LeaderChannel> coordinators_;
   std::string peer_;
   int64_t timeout_ms_;
 };

@@ -6,6 +6,7 @@
 #include "cli/core/command.h"
 #include "cli/core/text.h"
 #include "cli/core/version_json.h"
+#include "coordinator/view/incident_json.h"
 
 namespace holdfast::cli {
 
@@ -24,29 +25,6 @@ Examples:
 )";
 
 using coordinator::Incident;
-
-Json NumberOrNull(int64_t value) { return value < 0 ? Json(nullptr) : Json(value); }
-
-Json ToJson(const Incident& incident) {
-  return {{"id", incident.id()},
-          {"job", incident.job()},
-          {"time", TimeJson(incident.wall_nanos())},
-          {"kind", incident.kind()},
-          {"what", incident.what()},
-          {"evidence",
-           std::vector<std::string>(incident.evidence().begin(), incident.evidence().end())},
-          {"ranks", std::vector<uint32_t>(incident.ranks().begin(), incident.ranks().end())},
-          {"nodes", std::vector<std::string>(incident.nodes().begin(), incident.nodes().end())},
-          {"plan", incident.plan()},
-          {"state", incident.state()},
-          {"detect_ms", NumberOrNull(incident.detect_ms())},
-          {"decide_ms", NumberOrNull(incident.decide_ms())},
-          {"stop_ms", NumberOrNull(incident.stop_ms())},
-          {"restore_ms", NumberOrNull(incident.restore_ms())},
-          {"first_step_ms", NumberOrNull(incident.first_step_ms())},
-          {"lost_steps", NumberOrNull(incident.lost_steps())},
-          {"restored", VersionJson(FromProto(incident.restored()))}};
-}
 
 Cell IncidentStateCell(const Incident& incident) {
   const Tone tone = incident.state() == "open"        ? Tone::kWarn
@@ -88,9 +66,7 @@ class IncidentsCommand : public Command {
     HOLDFAST_ASSIGN_OR_RETURN(auto reply, client.ListIncidents(job_, 0));
     const int64_t now = context.clock.WallNanos();
     if (context.output.json()) {
-      Json list = Json::array();
-      for (const Incident& incident : reply.incidents()) list.push_back(ToJson(incident));
-      context.output.WriteJson("incidents", {{"time", FormatUtc(now)}, {"incidents", list}});
+      context.output.WriteJson("incidents", view::IncidentsDocument(reply, now));
       return ExitCode::kOk;
     }
     Table table({{"ID", true, false},
@@ -128,7 +104,7 @@ class IncidentsCommand : public Command {
     }
     const Incident& incident = reply.incidents(0);
     if (context.output.json()) {
-      context.output.WriteJson("incident", ToJson(incident));
+      context.output.WriteJson("incident", view::IncidentJson(incident));
       return ExitCode::kOk;
     }
     std::string text =

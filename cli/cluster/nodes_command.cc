@@ -4,17 +4,21 @@
 #include <map>
 
 #include "base/config.h"
+#include "cli/cluster/cells.h"
 #include "cli/cluster/commands.h"
 #include "cli/cluster/coordinator_client.h"
-#include "cli/cluster/health.h"
-#include "cli/cluster/node_json.h"
 #include "cli/core/command.h"
 #include "cli/core/text.h"
 #include "cli/core/version_json.h"
+#include "coordinator/view/health.h"
+#include "coordinator/view/node_json.h"
 
 namespace holdfast::cli {
 
 namespace {
+
+using view::Finding;
+using view::HealthLevel;
 
 constexpr const char* kNodesFooter = R"(
 GROUP is a parity group of a running job. MEMBER is the node's index in the group, from 0, and the
@@ -32,7 +36,7 @@ using FindingsByNode = std::map<std::string, std::vector<Finding>>;
 
 FindingsByNode ByNode(const coordinator::GetStatusReply& status, int64_t now) {
   FindingsByNode by_node;
-  for (Finding& finding : ExamineNodes(status, now)) {
+  for (Finding& finding : view::ExamineNodes(status, now)) {
     by_node[finding.subject.substr(finding.subject.find(' ') + 1)].push_back(std::move(finding));
   }
   return by_node;
@@ -108,7 +112,7 @@ class NodesCommand : public Command {
       const std::vector<Finding>& its = findings[node->node()];
       Json codes = Json::array();
       for (const Finding& finding : its) codes.push_back(finding.code);
-      Json one = NodeJson(*node);
+      Json one = view::NodeJson(*node);
       one["health"] = NameOf(WorstLevel(its));
       one["codes"] = codes;
       list.push_back(std::move(one));

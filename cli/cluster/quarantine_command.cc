@@ -1,9 +1,9 @@
 #include "cli/cluster/commands.h"
 #include "cli/cluster/coordinator_client.h"
-#include "cli/cluster/run_json.h"
 #include "cli/core/command.h"
 #include "cli/core/text.h"
 #include "cli/core/version_json.h"
+#include "coordinator/view/run_json.h"
 
 namespace holdfast::cli {
 
@@ -39,7 +39,7 @@ class QuarantineCommand : public Command {
     }
     HOLDFAST_ASSIGN_OR_RETURN(auto reply, client.GetRuns(""));
     if (context.output.json()) {
-      context.output.WriteJson("quarantine", {{"nodes", QuarantineJson(reply)}});
+      context.output.WriteJson("quarantine", {{"nodes", view::QuarantineJson(reply)}});
       return ExitCode::kOk;
     }
     Table table({{"NODE", false, true}, {"SINCE", true, false}, {"WHY", false, true}});

@@ -2,10 +2,10 @@
 
 #include "cli/cluster/commands.h"
 #include "cli/cluster/coordinator_client.h"
-#include "cli/cluster/run_json.h"
 #include "cli/core/command.h"
 #include "cli/core/text.h"
 #include "cli/core/version_json.h"
+#include "coordinator/view/run_json.h"
 
 namespace holdfast::cli {
 
@@ -57,7 +57,7 @@ class RunsCommand : public Command {
     Output& output = context.output;
     const int64_t now = context.clock.WallNanos();
     if (output.json()) {
-      output.WriteJson("runs", {{"time", FormatUtc(now)}, {"runs", RunsJson(reply)}});
+      output.WriteJson("runs", view::RunsDocument(reply, now));
       return;
     }
     std::vector<Column> columns = {{"JOB", false, true},      {"PHASE", false, false},
@@ -95,36 +95,6 @@ class RunsCommand : public Command {
 };
 
 }  // namespace
-
-Json RunsJson(const coordinator::GetRunsReply& reply) {
-  Json runs = Json::array();
-  for (const auto& run : reply.runs()) {
-    const auto& spec = run.spec();
-    runs.push_back(
-        {{"job", spec.job()},
-         {"phase", run.phase()},
-         {"why", run.why()},
-         {"run_id", run.run_id()},
-         {"incarnation", run.incarnation()},
-         {"nnodes", spec.nodes()},
-         {"ranks_per_node", spec.ranks_per_node()},
-         {"restarts", run.restarts()},
-         {"restarts_max", spec.restarts_max()},
-         {"started", TimeJson(run.started_wall_nanos())},
-         {"nodes", std::vector<std::string>(run.nodes().begin(), run.nodes().end())},
-         {"command", std::vector<std::string>(spec.command().begin(), spec.command().end())}});
-  }
-  return runs;
-}
-
-Json QuarantineJson(const coordinator::GetRunsReply& reply) {
-  Json nodes = Json::array();
-  for (const auto& one : reply.quarantine()) {
-    nodes.push_back(
-        {{"node", one.node()}, {"why", one.why()}, {"time", TimeJson(one.wall_nanos())}});
-  }
-  return nodes;
-}
 
 std::unique_ptr<Command> MakeRunsCommand() { return std::make_unique<RunsCommand>(); }
 

@@ -1,18 +1,24 @@
 #include <fmt/format.h>
 
 #include "base/config.h"
+#include "cli/cluster/cells.h"
 #include "cli/cluster/commands.h"
 #include "cli/cluster/coordinator_client.h"
-#include "cli/cluster/health.h"
-#include "cli/cluster/node_json.h"
-#include "cli/cluster/run_json.h"
+#include "cli/cluster/snapshot.h"
 #include "cli/core/command.h"
 #include "cli/core/text.h"
 #include "cli/core/version_json.h"
+#include "coordinator/view/health.h"
+#include "coordinator/view/status_json.h"
 
 namespace holdfast::cli {
 
 namespace {
+
+using view::ClusterSnapshot;
+using view::Finding;
+using view::HealthLevel;
+using view::JobHealth;
 
 constexpr const char* kStatusFooter = R"(
 The first line begins with the overall state: HOLDFAST_OK, HOLDFAST_WARN or HOLDFAST_ERR. Each
@@ -26,59 +32,6 @@ Examples:
   holdfast status -o json -w          one JSON document a line, for a script
   holdfast status my-job -o wide      one job, with counters
 )";
-
-Json UnderProtectedJson(const coordinator::JobStatus& job) {
-  Json versions = Json::array();
-  for (const auto& lacks : job.under_protected()) {
-    versions.push_back({{"version", VersionJson(FromProto(lacks.version()))},
-                        {"shards", lacks.shards()},
-                        {"present", lacks.present()},
-                        {"ordered", lacks.ordered()},
-                        {"why", lacks.why()}});
-  }
-  return versions;
-}
-
-/// The JSON form of the jobs. testing/cluster and scripts read it: fields may be added, never
-/// renamed.
-Json JobsJson(const ClusterSnapshot& snapshot) {
-  Json jobs = Json::array();
-  for (const auto& job : snapshot.status.jobs()) {
-    JobHealth seen = HealthOf(snapshot, job);
-    jobs.push_back({{"job", job.job()},
-                    {"uid", job.uid()},
-                    {"phase", seen.phase},
-                    {"state", job.state()},
-                    {"ended_at", TimeJson(job.ended_wall_nanos())},
-                    {"not_durable_why", job.not_durable_why()},
-                    {"keep_last", job.keep_last()},
-                    {"keep_every", job.keep_every()},
-                    {"incarnation", job.incarnation()},
-                    {"world", job.world()},
-                    {"ranks_joined", job.ranks_joined()},
-                    {"memory_committed", VersionJson(FromProto(job.memory_committed()))},
-                    {"memory_committed_at", TimeJson(seen.memory_committed_wall_nanos)},
-                    {"peer_committed", VersionJson(FromProto(job.peer_committed()))},
-                    {"peer_committed_at", TimeJson(seen.peer_committed_wall_nanos)},
-                    {"peer_target", VersionJson(FromProto(job.peer_target()))},
-                    {"peer_target_held", job.peer_target_held()},
-                    {"peer_members", job.peer_members()},
-                    {"not_protected_why", job.not_protected_why()},
-                    {"disk_committed", VersionJson(FromProto(job.disk_committed()))},
-                    {"disk_committed_at", TimeJson(seen.disk_committed_wall_nanos)},
-                    {"committed_at", TimeJson(job.committed_wall_nanos())},
-                    {"restorable", VersionJson(FromProto(job.restorable()))},
-                    {"restorable_tier", TierJson(job.restorable_tier())},
-                    {"not_restorable_why", job.not_restorable_why()},
-                    {"under_protected", UnderProtectedJson(job)},
-                    {"pending_versions", job.pending_versions()},
-                    {"pending_bytes", seen.pending_bytes},
-                    {"committed_total", job.committed_total()},
-                    {"aborted_total", job.aborted_total()},
-                    {"newest_seen_step", job.newest_seen_step()}});
-  }
-  return jobs;
-}
 
 /// A node that is down keeps its row, with its last reported values.
 void WriteNodes(Output& output, const ClusterSnapshot& snapshot) {
@@ -116,6 +69,12 @@ std::string Committed(const coordinator::Version& version, int64_t wall_nanos, i
   return wall_nanos == 0 ? text : text + " (" + AgeText(wall_nanos, now) + ")";
 }
 
+Cell RemoteCell(const coordinator::JobStatus& job, int64_t wall_nanos, int64_t now) {
+  std::string text = Committed(job.remote_committed(), wall_nanos, now);
+  const VersionId copying = FromProto(job.remote_copying());
+  return {copying == VersionId{} ? text : text + ", copying " + ToString(copying)};
+}
+
 /// Shows the farthest tier that a restart would read, since it determines the restart's duration.
 Cell RestorableCell(const coordinator::JobStatus& job) {
   VersionId version = FromProto(job.restorable());
@@ -137,11 +96,11 @@ Cell ParityCell(const coordinator::JobStatus& job, bool wide) {
 
 /// Writes one row per job; counters only in wide output.
 void WriteJobs(Output& output, const ClusterSnapshot& snapshot) {
-  std::vector<Column> columns = {{"JOB", false, true},         {"PHASE", false, false},
-                                 {"INC", true, false},         {"RANKS", true, false},
-                                 {"MEMORY", false, false},     {"PEER", false, false},
-                                 {"PARITY", false, false},     {"DISK", false, false},
-                                 {"RESTORABLE", false, false}, {"PENDING", true, false}};
+  std::vector<Column> columns = {
+      {"JOB", false, true},         {"PHASE", false, false},  {"INC", true, false},
+      {"RANKS", true, false},       {"MEMORY", false, false}, {"PEER", false, false},
+      {"PARITY", false, false},     {"DISK", false, false},   {"REMOTE", false, false},
+      {"RESTORABLE", false, false}, {"PENDING", true, false}};
   if (output.wide()) {
     columns.insert(columns.end(), {{"COMMITTED", true, false},
                                    {"ABORTED", true, false},
@@ -157,10 +116,11 @@ void WriteJobs(Output& output, const ClusterSnapshot& snapshot) {
         {seen.phase},
         {std::to_string(job.incarnation())},
         {fmt::format("{}/{}", job.ranks_joined(), job.world())},
-        {Committed(job.memory_committed(), seen.memory_committed_wall_nanos, now)},
-        {Committed(job.peer_committed(), seen.peer_committed_wall_nanos, now)},
+        {Committed(job.memory_committed(), seen.committed_wall_nanos[Tier::kMemory], now)},
+        {Committed(job.peer_committed(), seen.committed_wall_nanos[Tier::kPeer], now)},
         ParityCell(job, output.wide()),
-        {Committed(job.disk_committed(), seen.disk_committed_wall_nanos, now)},
+        {Committed(job.disk_committed(), seen.committed_wall_nanos[Tier::kDisk], now)},
+        RemoteCell(job, seen.committed_wall_nanos[Tier::kRemote], now),
         RestorableCell(job),
         {seen.pending_bytes > 0
              ? fmt::format("{} ({})", job.pending_versions(), FormatBytes(seen.pending_bytes))
@@ -207,49 +167,18 @@ class StatusCommand : public Command {
   }
 
  private:
-  /// Prints one frame. The queries run one after another, so the versions of a busy job may be a
-  /// step ahead of its status.
   Result<ExitCode> Frame(Context& context, CoordinatorClient& client) {
-    ClusterSnapshot snapshot;
-    HOLDFAST_ASSIGN_OR_RETURN(snapshot.status, client.GetStatus(job_));
-    for (const auto& job : snapshot.status.jobs()) {
-      HOLDFAST_ASSIGN_OR_RETURN(snapshot.versions[job.job()],
-                                client.ListVersions(job.job(), false));
-    }
-    // A job of another launcher has no run.
-    auto runs = client.GetRuns(job_);
-    if (!runs && runs.error().code() != ErrorCode::kNotFound) return Fail(runs.error());
-    if (runs) snapshot.runs = *std::move(runs);
-    snapshot.now_wall_nanos = context.clock.WallNanos();
+    HOLDFAST_ASSIGN_OR_RETURN(const ClusterSnapshot snapshot,
+                              CollectSnapshot(client, job_, context.clock.WallNanos()));
     int64_t stale_after_nanos = ParseDurationMs(stale_after_).value_or(600'000) * 1'000'000;
     std::vector<Finding> findings = Examine(snapshot, stale_after_nanos);
     HealthLevel level = WorstLevel(findings);
     if (context.output.json()) {
-      WriteJson(context.output, snapshot, findings, level);
+      context.output.WriteJson("status", view::StatusDocument(snapshot, findings));
     } else {
       WriteText(context.output, snapshot, findings, level);
     }
     return level == HealthLevel::kOk ? ExitCode::kOk : ExitCode::kFinding;
-  }
-
-  static void WriteJson(Output& output, const ClusterSnapshot& snapshot,
-                        const std::vector<Finding>& findings, HealthLevel level) {
-    Json found = Json::array();
-    for (const Finding& finding : findings) {
-      found.push_back({{"code", finding.code},
-                       {"level", NameOf(finding.level)},
-                       {"subject", finding.subject},
-                       {"message", finding.message}});
-    }
-    output.WriteJson("status", {{"time", FormatUtc(snapshot.now_wall_nanos)},
-                                {"health", NameOf(level)},
-                                {"findings", found},
-                                {"cluster", snapshot.status.cluster()},
-                                {"epoch", snapshot.status.epoch()},
-                                {"nodes", NodesJson(snapshot.status)},
-                                {"quarantine", QuarantineJson(snapshot.runs)},
-                                {"runs", RunsJson(snapshot.runs)},
-                                {"jobs", JobsJson(snapshot)}});
   }
 
   static void WriteText(Output& output, const ClusterSnapshot& snapshot,

@@ -6,10 +6,13 @@
 #include "cli/core/command.h"
 #include "cli/core/text.h"
 #include "cli/core/version_json.h"
+#include "coordinator/view/version_json.h"
 
 namespace holdfast::cli {
 
 namespace {
+
+using view::ListedVersion;
 
 constexpr const char* kVersionsFooter = R"(
 TIERS: where the version was committed. AVAILABLE: where live nodes have all of its shards now.
@@ -25,36 +28,6 @@ Examples:
   holdfast versions my-job --sort size      the largest first
   holdfast versions my-job -o json | jq -r '.versions[0].version'
 )";
-
-/// A version with its job, which VersionInfo lacks.
-struct Listed {
-  std::string job;
-  coordinator::VersionInfo info;
-};
-
-/// The JSON form of one version. Ages are by this machine's clock, and never negative.
-Json ToJson(const Listed& listed, int64_t now) {
-  const auto& info = listed.info;
-  VersionId version = FromProto(info.version());
-  int64_t age = info.wall_nanos() == 0 ? 0 : std::max<int64_t>(0, now - info.wall_nanos());
-  return {{"job", listed.job},
-          {"version", ToString(version)},
-          {"incarnation", version.incarnation.value},
-          {"step", version.step.value},
-          {"survives", info.survives()},
-          {"state", info.state()},
-          {"abandoned", info.abandoned()},
-          {"tiers", TiersJson(info.committed_tiers())},
-          {"available", TiersJson(info.available_tiers())},
-          {"bytes", info.bytes()},
-          {"world", info.world()},
-          {"time", TimeJson(info.wall_nanos())},
-          {"age_seconds", age / 1'000'000'000},
-          {"pinned", info.pinned()},
-          {"restorable", info.restorable()},
-          {"why_not", info.why_not()},
-          {"disputed", std::vector<std::string>(info.disputed().begin(), info.disputed().end())}};
-}
 
 /// Committed versions that are not abandoned are plain, others faint or bad.
 Cell VersionStateCell(const coordinator::VersionInfo& info) {
@@ -96,7 +69,7 @@ class VersionsCommand : public Command {
  private:
   Result<ExitCode> Frame(Context& context, CoordinatorClient& client) {
     HOLDFAST_ASSIGN_OR_RETURN(std::vector<std::string> jobs, client.Jobs(job_));
-    std::vector<Listed> listed;
+    std::vector<ListedVersion> listed;
     aborted_ = 0;
     for (const std::string& job : jobs) {
       HOLDFAST_ASSIGN_OR_RETURN(auto reply, client.ListVersions(job, restorable_));
@@ -116,37 +89,36 @@ class VersionsCommand : public Command {
   }
 
   /// Versions with equal keys are sorted newest first.
-  void Sort(std::vector<Listed>& listed) const {
-    auto newer = [](const Listed& a, const Listed& b) {
+  void Sort(std::vector<ListedVersion>& listed) const {
+    auto newer = [](const ListedVersion& a, const ListedVersion& b) {
       if (a.job != b.job) return a.job < b.job;
       return FromProto(a.info.version()) > FromProto(b.info.version());
     };
     std::stable_sort(listed.begin(), listed.end(), newer);
     if (sort_ == "age") {
-      std::stable_sort(listed.begin(), listed.end(), [](const Listed& a, const Listed& b) {
-        return a.info.wall_nanos() > b.info.wall_nanos();
-      });
+      std::stable_sort(listed.begin(), listed.end(),
+                       [](const ListedVersion& a, const ListedVersion& b) {
+                         return a.info.wall_nanos() > b.info.wall_nanos();
+                       });
     } else if (sort_ == "size") {
-      std::stable_sort(listed.begin(), listed.end(), [](const Listed& a, const Listed& b) {
-        return a.info.bytes() > b.info.bytes();
-      });
+      std::stable_sort(listed.begin(), listed.end(),
+                       [](const ListedVersion& a, const ListedVersion& b) {
+                         return a.info.bytes() > b.info.bytes();
+                       });
     } else if (sort_ == "state") {
-      std::stable_sort(listed.begin(), listed.end(), [](const Listed& a, const Listed& b) {
-        return a.info.state() < b.info.state();
-      });
+      std::stable_sort(listed.begin(), listed.end(),
+                       [](const ListedVersion& a, const ListedVersion& b) {
+                         return a.info.state() < b.info.state();
+                       });
     }
     if (reverse_) std::reverse(listed.begin(), listed.end());
   }
 
-  void Write(Context& context, const std::vector<Listed>& listed) const {
+  void Write(Context& context, const std::vector<ListedVersion>& listed) const {
     Output& output = context.output;
     int64_t now = context.clock.WallNanos();
     if (output.json()) {
-      Json versions = Json::array();
-      for (const Listed& one : listed) versions.push_back(ToJson(one, now));
-      output.WriteJson(
-          "versions",
-          {{"time", FormatUtc(now)}, {"versions", versions}, {"aborted_left_out", aborted_}});
+      context.output.WriteJson("versions", view::VersionsDocument(listed, aborted_, now));
       return;
     }
     std::vector<Column> columns;
@@ -163,7 +135,7 @@ class VersionsCommand : public Command {
                                    {"SURVIVES", false, true}});
     if (output.wide()) columns.push_back({"WHY NOT", false, true});
     Table table(columns);
-    for (const Listed& one : listed) {
+    for (const ListedVersion& one : listed) {
       const auto& info = one.info;
       std::vector<Cell> row;
       if (job_.empty()) row.push_back({one.job});

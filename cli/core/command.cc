@@ -22,8 +22,8 @@ CLI::Validator NameCheck(const std::string& what) {
 
 CLI::Validator EndpointCheck() {
   return {[](std::string& value) -> std::string {
-            auto endpoint = ParseEndpoint(value);
-            return endpoint ? "" : endpoint.error().message();
+            auto endpoints = ParseEndpointList(value);
+            return endpoints ? "" : endpoints.error().message();
           },
           "", ""};
 }

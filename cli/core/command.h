@@ -33,6 +33,8 @@ class Command {
 
 /// Returns a bash script that completes `app`'s commands and options.
 std::string BashCompletion(const CLI::App& app);
+/// Returns a zsh completion function of `app`'s commands and options, with their descriptions.
+std::string ZshCompletion(const CLI::App& app);
 
 /// Validators of a job or node name, an endpoint, a version such as 3-120 and a tier.
 CLI::Validator NameCheck(const std::string& what);

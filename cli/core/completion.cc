@@ -15,7 +15,74 @@ std::string WordsOf(const CLI::App& app) {
   return Join(words, " ");
 }
 
+/// Returns `text` for a zsh specification in single quotes: without what ends the quotes, the
+/// description or the message.
+std::string ZshText(const std::string& text) {
+  std::string out;
+  for (const char c : text.substr(0, text.find('\n'))) {
+    if (c == '\'') {
+      out += "'\\''";
+    } else if (c == '[' || c == ']' || c == ':' || c == '\\') {
+      out += std::string("\\") + c;
+    } else {
+      out += c;
+    }
+  }
+  return out;
+}
+
+/// Returns one argument of zsh's _arguments per name of the option.
+std::string ZshOption(const CLI::Option& option) {
+  std::vector<std::string> names;
+  for (const std::string& name : option.get_snames()) names.push_back("-" + name);
+  for (const std::string& name : option.get_lnames()) names.push_back("--" + name);
+  const std::string rest = "[" + ZshText(option.get_description()) + "]" +
+                           (option.get_type_size() == 0 ? "" : ":value:_files") + "'";
+  std::string out;
+  for (const std::string& name : names) {
+    out += " \\\n        '(" + Join(names, " ") + ")" + name + rest;
+  }
+  return out;
+}
+
+std::string ZshOptions(const CLI::App& app) {
+  std::string out;
+  for (const CLI::Option* option : app.get_options()) {
+    if (!option->get_positional()) out += ZshOption(*option);
+  }
+  return out;
+}
+
 }  // namespace
+
+std::string ZshCompletion(const CLI::App& app) {
+  std::string commands;
+  std::string cases;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    commands += "    '" + command->get_name() + ":" + ZshText(command->get_description()) + "'\n";
+    cases += "      " + command->get_name() + ") _arguments" + ZshOptions(*command) +
+             " \\\n        '*:argument:_files' ;;\n";
+  }
+  return "#compdef holdfast\n"
+         "# zsh completion of holdfast: put it into a folder of $fpath as _holdfast\n"
+         "_holdfast() {\n"
+         "  local curcontext=\"$curcontext\" state line\n"
+         "  local -a commands\n"
+         "  commands=(\n" +
+         commands +
+         "  )\n"
+         "  _arguments -C" +
+         ZshOptions(app) +
+         " \\\n        '1: :->command' '*:: :->argument'\n"
+         "  case $state in\n"
+         "    command) _describe command commands ;;\n"
+         "    argument) case $line[1] in\n" +
+         cases +
+         "    esac ;;\n"
+         "  esac\n"
+         "}\n"
+         "compdef _holdfast holdfast\n";
+}
 
 std::string BashCompletion(const CLI::App& app) {
   std::vector<std::string> names;

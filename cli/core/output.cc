@@ -10,21 +10,21 @@
 
 namespace holdfast::cli {
 
-Surface StdoutSurface(bool no_colour, bool dumb) {
-  Surface surface;
-  surface.terminal = ::isatty(STDOUT_FILENO) == 1;
-  if (!surface.terminal) return surface;
-  surface.colour = !no_colour && !dumb;
+StdoutTraits StdoutTraitsOf(bool no_colour, bool dumb) {
+  StdoutTraits traits;
+  traits.terminal = ::isatty(STDOUT_FILENO) == 1;
+  if (!traits.terminal) return traits;
+  traits.colour = !no_colour && !dumb;
   winsize size{};
-  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0) surface.width = size.ws_col;
-  return surface;
+  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0) traits.width = size.ws_col;
+  return traits;
 }
 
 void Output::Write(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stdout); }
 
 void Output::WriteTable(const Table& table) {
   // Wide output is for pipes and wide screens, so no cell is cut.
-  Write(table.Render(wide() ? 0 : surface_.width, surface_.colour));
+  Write(table.Render(wide() ? 0 : traits_.width, traits_.colour));
 }
 
 void Output::WriteJson(std::string_view kind, const Json& body) {
@@ -37,7 +37,7 @@ void Output::WriteJson(std::string_view kind, const Json& body) {
 
 void Output::BeginFrame() {
   if (json()) return;
-  if (surface_.terminal) {
+  if (traits_.terminal) {
     Write("\x1b[H\x1b[2J");
   } else if (frames_++ > 0) {
     Write("\n");

@@ -1,9 +1,9 @@
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 
+#include "base/json/values.h"
 #include "base/status.h"
 #include "cli/core/table.h"
 
@@ -11,27 +11,23 @@ namespace holdfast::cli {
 
 enum class Format { kTable, kWide, kJson };
 
-/// Keys stay in the order in which they are written.
-using Json = nlohmann::ordered_json;
-
 /// Properties of the process's stdout.
-struct Surface {
+struct StdoutTraits {
   bool terminal = false;
   bool colour = false;
   size_t width = 0;  // 0: unlimited
 };
 /// `no_colour`: NO_COLOR is set. `dumb`: TERM=dumb.
-Surface StdoutSurface(bool no_colour, bool dumb);
+StdoutTraits StdoutTraitsOf(bool no_colour, bool dumb);
 
 /// The output of a command on stdout. Main thread only.
 class Output {
  public:
-  Output(Format format, Surface surface) : format_(format), surface_(surface) {}
+  Output(Format format, StdoutTraits traits) : format_(format), traits_(traits) {}
 
   Format format() const { return format_; }
   bool json() const { return format_ == Format::kJson; }
   bool wide() const { return format_ == Format::kWide; }
-  const Surface& surface() const { return surface_; }
   /// Writes one JSON document per line, for --watch.
   void set_json_lines(bool lines) { json_lines_ = lines; }
 
@@ -42,7 +38,7 @@ class Output {
   void WriteJson(std::string_view kind, const Json& body);
   /// Returns `text` in the colour of `tone` if stdout has colours.
   std::string Tint(const std::string& text, Tone tone) const {
-    return Coloured(text, tone, surface_.colour);
+    return Coloured(text, tone, traits_.colour);
   }
   /// Starts the next frame of --watch: clears a terminal's screen.
   void BeginFrame();
@@ -51,7 +47,7 @@ class Output {
 
  private:
   Format format_;
-  Surface surface_;
+  StdoutTraits traits_;
   bool json_lines_ = false;
   int frames_ = 0;
 };

@@ -114,15 +114,6 @@ std::string Pad(std::string_view text, size_t width, bool align_right) {
   return align_right ? space + std::string(text) : std::string(text) + space;
 }
 
-std::string FormatAge(int64_t nanos) {
-  int64_t seconds = nanos / 1'000'000'000;
-  if (seconds <= 0) return "now";
-  if (seconds < 60) return fmt::format("{}s", seconds);
-  if (seconds < 3600) return fmt::format("{}m{:02}s", seconds / 60, seconds % 60);
-  if (seconds < 86400) return fmt::format("{}h{:02}m", seconds / 3600, seconds / 60 % 60);
-  return fmt::format("{}d{:02}h", seconds / 86400, seconds / 3600 % 24);
-}
-
 std::string FormatSeconds(int64_t ms) {
   return ms < 0 ? "-" : fmt::format("{:.2f}s", static_cast<double>(ms) / 1000);
 }
@@ -132,10 +123,6 @@ std::string FormatShape(const std::vector<uint64_t>& shape) {
 }
 
 std::string FormatDigest(uint64_t digest) { return fmt::format("{:016x}", digest); }
-
-std::string Count(uint64_t count, std::string_view noun) {
-  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
-}
 
 std::string Join(const std::vector<std::string>& items, std::string_view separator) {
   return fmt::format("{}", fmt::join(items, separator));

@@ -5,6 +5,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/json/values.h"
+
 namespace holdfast::cli {
 
 /// Returns `text` in a form that is safe to print: control characters, bidirectional overrides and
@@ -19,16 +21,12 @@ std::string FitWidth(std::string_view text, size_t width);
 /// Returns `text` padded with spaces to `width` columns, on the right or (align_right) the left.
 std::string Pad(std::string_view text, size_t width, bool align_right);
 
-/// "now", "12s", "3m05s", "2h10m", "4d03h". Negative ages (another machine's clock) are "now".
-std::string FormatAge(int64_t nanos);
 /// "1.25s"; "-" for a negative number, which means unknown.
 std::string FormatSeconds(int64_t ms);
 /// "[2048, 1024]", "[]" for a scalar.
 std::string FormatShape(const std::vector<uint64_t>& shape);
 /// "0123456789abcdef"
 std::string FormatDigest(uint64_t digest);
-/// "1 shard", "2 shards"
-std::string Count(uint64_t count, std::string_view noun);
 /// Returns the items with `separator` between them.
 std::string Join(const std::vector<std::string>& items, std::string_view separator);
 

@@ -1,36 +1,10 @@
 #include "cli/core/version_json.h"
 
 #include "base/clock.h"
+#include "base/tiers.h"
 #include "cli/core/text.h"
 
 namespace holdfast::cli {
-
-namespace {
-constexpr Tier kTiers[] = {Tier::kMemory, Tier::kPeer, Tier::kDisk, Tier::kRemote};
-}
-
-Json VersionJson(VersionId version) {
-  if (version == VersionId{}) return nullptr;
-  return ToString(version);
-}
-
-Json TimeJson(int64_t wall_nanos) {
-  if (wall_nanos == 0) return nullptr;
-  return FormatUtc(wall_nanos);
-}
-
-Json TiersJson(uint32_t mask) {
-  Json tiers = Json::array();
-  for (Tier tier : kTiers) {
-    if ((mask & TierBit(tier)) != 0) tiers.push_back(ToString(tier));
-  }
-  return tiers;
-}
-
-Json TierJson(uint32_t tier) {
-  if (tier == 0) return nullptr;
-  return ToString(static_cast<Tier>(tier));
-}
 
 std::string VersionText(VersionId version) {
   return version == VersionId{} ? "-" : ToString(version);
@@ -38,8 +12,8 @@ std::string VersionText(VersionId version) {
 
 std::string TiersText(uint32_t mask) {
   std::vector<std::string> names;
-  for (Tier tier : kTiers) {
-    if ((mask & TierBit(tier)) != 0) names.emplace_back(ToString(tier));
+  for (const TierTraits& traits : kTierTable) {
+    if ((mask & TierBit(traits.tier)) != 0) names.emplace_back(traits.name);
   }
   return names.empty() ? "-" : Join(names, ",");
 }

@@ -11,18 +11,30 @@
 #include "cli/core/interrupt.h"
 #include "cli/core/text.h"
 #include "cli/drill/commands.h"
-#include "cli/drill/drill.h"
-#include "cli/drill/drill_report.h"
-#include "cli/drill/drill_runner.h"
+#include "faults/drill/drill.h"
+#include "faults/drill/report.h"
+#include "faults/drill/runner.h"
 
 namespace holdfast::cli {
+using faults::AllDrills;
+using faults::DrillKind;
+using faults::DrillObjective;
+using faults::DrillPlan;
+using faults::DrillReport;
+using faults::DrillRequest;
+using faults::DrillRunner;
+using faults::DrillTraits;
+using faults::InjectorAddresses;
+using faults::ParseDrillKind;
+using faults::TraitsOf;
 
 namespace {
 
 constexpr const char* kDrillFooter = R"(
 Injects a real failure into a running job and measures the recovery: the time until the failure is
 detected, the time until a new version is committed, the number of steps trained again, and whether
-the restored bytes equal the saved ones. Agents and coordinator must allow it (drills.enabled).
+the restored bytes equal the saved ones. The servers cannot do this: the program holdfast-fault of
+the package holdfast-drills must run on each machine that the drill affects, with drills.enabled.
 
   kill-rank         SIGKILL to a trainer
   hang-rank         SIGSTOP to a trainer; the job is restarted when the hang has lasted for the time
@@ -85,6 +97,14 @@ class DrillCommand : public Command {
         ->type_name("DURATION")
         ->check(DurationCheck())
         ->capture_default_str();
+    command
+        ->add_option("--injector", injectors_,
+                     "Address of a node's fault injector [port 7079 of its agent's host]")
+        ->type_name("NODE=ADDRESS");
+    command
+        ->add_option("--coordinator-injector", coordinator_injector_,
+                     "Address of the fault injector on the coordinator's machine")
+        ->type_name("ADDRESS");
     command->add_option("--html", html_, "Write an HTML page with a timeline")->type_name("FILE");
     command->add_flag("--dry-run", dry_run_, "Show what the drill would do, and do nothing");
     command->add_flag("-y,--yes", yes_, "Do not ask for confirmation (asked only on a terminal)");
@@ -93,8 +113,8 @@ class DrillCommand : public Command {
   }
 
   Result<ExitCode> Run(Context& context) override {
-    auto objective = ParseDrillObjective(objective_);
-    auto target = ParseDrillTarget(target_);
+    auto objective = faults::ParseDrillObjective(objective_);
+    auto target = faults::ParseDrillTarget(target_);
     if (kind_ != "random") {
       auto kind = ParseDrillKind(kind_);
       if (!kind) return Usage(kind.error());
@@ -103,6 +123,8 @@ class DrillCommand : public Command {
     if (!rate) return Usage(rate.error().WithContext("--rate"));
     if (!objective) return Usage(objective.error());
     if (!target) return Usage(target.error());
+    const auto injectors = InjectorAddresses::Parse(injectors_, coordinator_injector_);
+    if (!injectors) return Usage(injectors.error());
     DrillRequest request;
     request.target = *target;
     request.bytes_per_s = *rate;
@@ -110,7 +132,7 @@ class DrillCommand : public Command {
     if (!duration_.empty()) request.duration_ms = ParseDurationMs(duration_).value_or(0);
     if (!seed_) seed_ = RandomSeed() >> 32;
     HOLDFAST_ASSIGN_OR_RETURN(CoordinatorClient client, CoordinatorClient::Open(context.options));
-    DrillRunner runner(context, client, job_);
+    DrillRunner runner(context, client, *injectors, job_);
     std::vector<DrillReport> reports;
     Random seeds(*seed_);
     for (uint32_t i = 0; i < repeat_; ++i) {
@@ -129,7 +151,7 @@ class DrillCommand : public Command {
         PrintMessage("cancelled: nothing was done");
         return ExitCode::kError;
       }
-      Judge(*objective, &**report);
+      faults::Judge(*objective, &**report);
       reports.push_back(std::move(**report));
     }
     if (dry_run_) return ExitCode::kOk;
@@ -220,18 +242,18 @@ class DrillCommand : public Command {
     Json list = Json::array();
     for (const DrillReport& report : reports) {
       passed = passed && report.missed.empty();
-      list.push_back(DrillJson(report));
+      list.push_back(faults::DrillJson(report));
     }
     if (context.output.json()) {
       context.output.WriteJson("drill",
                                {{"job", job_}, {"passed", passed}, {"drills", std::move(list)}});
     } else {
-      context.output.WriteTable(DrillTable(reports));
-      context.output.Write("\n" + DrillNotes(reports));
+      context.output.WriteTable(faults::DrillTable(reports));
+      context.output.Write("\n" + faults::DrillNotes(reports));
     }
     if (!html_.empty()) {
       std::ofstream page(html_, std::ios::trunc);
-      page << DrillPage(job_, objective, reports);
+      page << faults::DrillPage(job_, objective, reports);
       if (!page.flush()) return Fail(IoErrorError("cannot write " + html_));
     }
     return Worse(failed_, passed ? ExitCode::kOk : ExitCode::kFinding);
@@ -247,6 +269,8 @@ class DrillCommand : public Command {
   std::string rate_ = "1MB";
   std::string give_up_ = "3m";
   std::string html_;
+  std::vector<std::string> injectors_;
+  std::string coordinator_injector_;
   bool dry_run_ = false;
   bool yes_ = false;
   bool force_ = false;

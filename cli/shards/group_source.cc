@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "cli/core/interrupt.h"
+#include "storage/format/chunk.h"
 
 namespace holdfast::cli {
 
@@ -337,10 +338,8 @@ Status LostShards::Stream(Rank rank, uint64_t offset, uint64_t bytes, ShardSink&
     if (!decoded.ok()) {
       return decoded.WithContext(ToString(seal.identity.key()) + " decoded from its group");
     }
-    if (Crc32c(chunk) != seal.chunk_crcs[at / kChunkBytes]) {
-      return DataLossError(
-          fmt::format("{} as decoded from its group: chunk {} does not match its checksum",
-                      ToString(seal.identity.key()), at / kChunkBytes));
+    if (!IsChunk(seal, at / kChunkBytes, chunk)) {
+      return BadChunkError(seal, at / kChunkBytes, "decoded from its group");
     }
     HOLDFAST_RETURN_IF_ERROR(sink.Chunk(at, chunk));
   }

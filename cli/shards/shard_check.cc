@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "base/random.h"
+#include "base/tiers.h"
 #include "cli/cluster/agent_client.h"
 #include "cli/cluster/coordinator_client.h"
 #include "cli/core/interrupt.h"
@@ -160,7 +161,9 @@ Status CollectVersion(CoordinatorClient& client, const std::string& job,
     return Status::Ok();
   }
   // Tier peer is parity in memory, and is listed with tier memory.
-  for (Tier tier : {Tier::kMemory, Tier::kDisk, Tier::kRemote}) {
+  for (const TierTraits& traits : kTierTable) {
+    const Tier tier = traits.tier;
+    if (!HasReplicas(tier)) continue;
     if ((info.available_tiers() & TierBit(tier)) == 0) continue;
     Result<std::vector<ShardCheck>> copies = CopiesOf(client, job, version, tier);
     if (!copies && copies.error().code() != ErrorCode::kUnavailable &&

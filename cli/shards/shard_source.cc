@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/tiers.h"
 #include "cli/cluster/coordinator_client.h"
 #include "cli/core/interrupt.h"
 #include "cli/core/text.h"
@@ -90,7 +91,8 @@ class ClusterSource : public RestoreSource {
 
   Result<ShardSource> NextReplica(const ShardSource& failed) override {
     const ExpectedShard& wanted = failed.expected;
-    for (Tier tier : {Tier::kMemory, Tier::kPeer, Tier::kDisk, Tier::kRemote}) {
+    for (const TierTraits& traits : kTierTable) {
+      const Tier tier = traits.tier;
       if (tier <= failed.tier || tier_ != 0 || failed.decoded) continue;
       auto reply =
           client_.PlanRestore(wanted.key.job, wanted.key.version, static_cast<uint32_t>(tier));

@@ -345,7 +345,7 @@ Status AgentLink::AwaitWelcome(int socket, agent::WelcomeMessage* welcome, Uniqu
   do {
     // No time-out: otherwise a stopped agent would collect one dead connection per attempt.
     if (!AwaitReadable(socket)) return CancelledError("the client is being closed");
-    received = agent::ReceivePacket(socket, agent::kMessageBytesMax, 0);
+    received = agent::ReceivePacket(socket, agent::kMessageBytesMax);
     if (!received) return ProtocolError(socket_path_, received.error());
     if (received->bytes.empty()) {
       return UnavailableError("the agent at " + socket_path_ + " closed the connection at once");
@@ -411,7 +411,7 @@ Status AgentLink::TakeSegment(const agent::WelcomeMessage& welcome, const Unique
 }
 
 Status AgentLink::Dispatch(int socket) {
-  auto received = agent::ReceivePacket(socket, agent::kMessageBytesMax, 0);
+  auto received = agent::ReceivePacket(socket, agent::kMessageBytesMax);
   if (!received) {
     if (received.error().code() == ErrorCode::kDeadlineExceeded) return Status::Ok();
     return received.error();

@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/tiers.h"
+
 #include "client/core/api.h"
 
 using holdfast::ErrorCode;
@@ -149,7 +151,7 @@ holdfast_code holdfast_latest(holdfast_client* client, uint32_t tier, holdfast_v
                               holdfast_error* error) {
   return OnClient(client, error, [&](Client& core) -> Status {
     if (version == nullptr) return holdfast::InvalidArgumentError("version is NULL");
-    if (tier < HOLDFAST_TIER_MEMORY || tier > HOLDFAST_TIER_REMOTE) {
+    if (!holdfast::IsTierNumber(tier)) {
       return holdfast::InvalidArgumentError("tier " + std::to_string(tier) + " does not exist");
     }
     HOLDFAST_ASSIGN_OR_RETURN(auto latest, core.Latest(static_cast<holdfast::Tier>(tier)));

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/tiers.h"
+
 namespace holdfast::client {
 namespace {
 // The outcomes of this many saves are kept for Wait().
@@ -275,7 +277,7 @@ void Client::RequestTier(uint64_t step, uint32_t tier) {
 }
 
 Status Client::Wait(uint64_t step, uint32_t tier, uint64_t timeout_ms) {
-  if (tier > static_cast<uint32_t>(Tier::kRemote)) {
+  if (tier >= kTierNumbers) {
     return InvalidArgumentError("tier " + std::to_string(tier) + " does not exist");
   }
   MonotonicTime deadline = After(timeout_ms);
@@ -370,7 +372,7 @@ holdfast_stats Client::Stats() {
 
 // ---- closing -----------------------------------------------------------------------------------
 
-std::string Client::UnflushedLocked() {
+std::string Client::UnsealedStepsLocked() {
   std::string steps;
   for (const auto& [step, record] : records_) {
     if (record.state > SaveState::kCopied) continue;
@@ -395,7 +397,7 @@ Status Client::Close(uint64_t timeout_ms) {
   {
     MutexLock lock(mutex_);
     for (;;) {
-      unflushed = UnflushedLocked();
+      unflushed = UnsealedStepsLocked();
       auto left = deadline - MonotonicNow();
       if (unflushed.empty() || left <= left.zero() || stop) break;
       changed_.WaitUntil(mutex_, std::min(deadline, NextStopCheck()));
@@ -463,7 +465,7 @@ void Client::OnNotice(const agent::NoticeMessage& notice) {
   MutexLock lock(mutex_);
   changed_.NotifyAll();
   VersionId version{Incarnation{notice.incarnation}, Step{notice.step}};
-  bool tier_known = notice.tier >= 1 && notice.tier <= static_cast<uint32_t>(Tier::kRemote);
+  bool tier_known = IsTierNumber(notice.tier);
   auto found =
       notice.incarnation == stats_.incarnation ? records_.find(notice.step) : records_.end();
   SaveRecord* record = found == records_.end() ? nullptr : &found->second;

@@ -116,7 +116,7 @@ class Client : private LinkObserver {
   bool AllReleasedLocked(std::optional<uint64_t>* ungranted_wait_ms) HOLDFAST_REQUIRES(mutex_);
   Status RecordStatusLocked(uint64_t step, const SaveRecord& record, uint32_t tier, bool* known)
       HOLDFAST_REQUIRES(mutex_);
-  std::string UnflushedLocked() HOLDFAST_REQUIRES(mutex_);
+  std::string UnsealedStepsLocked() HOLDFAST_REQUIRES(mutex_);
   /// Returns false when a device still blocks the worker after the grace period.
   bool AwaitWorkerEnd();
   void Log(int level, const std::string& text);

@@ -5,6 +5,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/tiers.h"
 #include "client/core/client.h"
 
 namespace holdfast::client {
@@ -147,8 +148,7 @@ Result<RestoredState> Client::RestoreSlot(const AgentLink::Use& use,
                                           const agent::ReplyMessage& reply, bool* again) {
   const SegmentMapping& segment = use.segment();
   if (reply.slot >= segment.slots() || reply.image_bytes > segment.slot(reply.slot).size() ||
-      reply.image_bytes < 8 || reply.tier < 1 ||
-      reply.tier > static_cast<uint32_t>(Tier::kRemote)) {
+      reply.image_bytes < 8 || !IsTierNumber(reply.tier)) {
     return Fail(InternalError("the agent offers slot " + std::to_string(reply.slot) + " with " +
                               std::to_string(reply.image_bytes) + " bytes from tier " +
                               std::to_string(reply.tier)));

@@ -26,14 +26,12 @@ constexpr auto kRelaxed = std::memory_order_relaxed;
 constexpr auto kAcquire = std::memory_order_acquire;
 constexpr auto kRelease = std::memory_order_release;
 constexpr uint32_t kIndexBits = 16;
+static_assert(agent::OperationName(1, 0) == 1U << kIndexBits);
 constexpr uint32_t kSampledOperationsMax = 10'000;
 constexpr uint32_t kPeerProbesMax = 64;
 constexpr uint32_t kLanes = agent::kInFlightMax / 64;
 static_assert(agent::kInFlightMax <= 1U << kIndexBits && agent::kInFlightMax % 64 == 0);
 static_assert(agent::kCommunicatorsMax <= 256);
-
-// A handle has an entry's odd tag in its upper bits and the entry's index in its lower bits.
-uint64_t HandleOf(uint64_t tag, uint32_t index) { return tag << kIndexBits | index; }
 
 /// Hashes ids and keys that differ in few bits.
 uint64_t Mix(uint64_t value) {
@@ -361,8 +359,9 @@ void CollectiveRecorder::State::DropCells(CollectiveTable& shared, uint32_t comm
         key.generation != (generation & agent::kPeerGenerations)) {
       continue;
     }
-    for (auto* sum : {&cell.transfers, &cell.bytes, &cell.gpu_wait_ns, &cell.peer_wait_ns,
-                      &cell.transfer_ns, &cell.flush_ns, &cell.now}) {
+    for (auto* sum :
+         {&cell.transfers, &cell.bytes, &cell.gpu_wait_ns, &cell.peer_wait_ns, &cell.transfer_ns,
+          &cell.flush_ns, &cell.now, &cell.operation, &cell.completed}) {
       sum->store(0, kRelaxed);
     }
     cell.key.store(0, std::memory_order_release);
@@ -545,7 +544,7 @@ uint64_t CollectiveRecorder::Begin(CollectiveRecord record, const BeginOptions& 
   if (table != nullptr && described) {
     State::PublishBegun(table->communicators[communicator], record);
   }
-  return HandleOf(tag, index);
+  return agent::OperationName(tag, index);
 }
 
 void CollectiveRecorder::Started(uint64_t handle) {
@@ -615,7 +614,8 @@ void CollectiveRecorder::Add(const PeerTransfers& transfers) {
   AddTo(cell->peer_wait_ns, transfers.peer_wait_ns);
   AddTo(cell->transfer_ns, transfers.transfer_ns);
   AddTo(cell->flush_ns, transfers.flush_ns);
-  cell->now.store(0, kRelaxed);
+  // Of an operation, the caller sets what the next transfer waits for.
+  if (cell->operation.load(kRelaxed) == 0) cell->now.store(0, kRelaxed);
 }
 
 void CollectiveRecorder::Edge(CommunicatorId communicator, uint32_t peer, Direction direction,
@@ -626,7 +626,26 @@ void CollectiveRecorder::Edge(CommunicatorId communicator, uint32_t peer, Direct
   if (table == nullptr) return;
   PeerCell* cell = state_->CellOf(*table, communicator, peer, direction);
   if (cell == nullptr) return;
+  cell->operation.store(0, kRelaxed);
   cell->now.store(agent::PackCurrentWait({.state = state, .since_ns = MonotonicNs()}), kRelaxed);
+}
+
+void CollectiveRecorder::Edge(uint64_t handle, uint32_t peer, Direction direction, EdgeState state,
+                              uint64_t completed) {
+  if (state_ == nullptr || handle == 0) return;
+  const TableAccess access(*state_);
+  CollectiveTable* table = access.table();
+  uint32_t index = 0;
+  const CollectiveEntry* entry = state_->Find(handle, &index);
+  if (table == nullptr || entry == nullptr) return;
+  const CommunicatorId communicator{entry->communicator.load(kRelaxed)};
+  PeerCell* cell = state_->CellOf(*table, communicator, peer, direction);
+  if (cell == nullptr) return;
+  const uint64_t now = agent::PackCurrentWait({.state = state, .since_ns = MonotonicNs()});
+  cell->operation.store(0, kRelaxed);
+  cell->completed.store(completed, kRelease);
+  cell->now.store(now, kRelease);
+  cell->operation.store(handle, kRelease);
 }
 
 void CollectiveRecorder::Step(uint64_t step, bool forward_only) {

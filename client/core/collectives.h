@@ -55,6 +55,11 @@ class CollectiveRecorder {
   /// Sets what the current transfer with this peer waits for, from now on.
   void Edge(CommunicatorId communicator, uint32_t peer, Direction direction, EdgeState state);
 
+  /// Sets the same for a transfer of the operation in flight with this handle, which has completed
+  /// `completed` transfers with the peer in this direction.
+  void Edge(uint64_t handle, uint32_t peer, Direction direction, EdgeState state,
+            uint64_t completed);
+
   /// Records that the trainer begins `step`, which ends the step before. The same step again
   /// changes nothing, nor does a smaller one with `forward_only`.
   void Step(uint64_t step, bool forward_only);

@@ -202,6 +202,12 @@ void holdfast_peer_state(holdfast_client* client, uint64_t communicator, uint32_
                           EdgeStateOfNumber(state));
 }
 
+void holdfast_operation_edge(holdfast_client* client, holdfast_operation operation, uint32_t peer,
+                             uint32_t direction, uint32_t state, uint64_t completed) {
+  RecorderOf(client).Edge(operation, peer, DirectionOfNumber(direction), EdgeStateOfNumber(state),
+                          completed);
+}
+
 uint32_t holdfast_sampling(holdfast_client* client) {
   return RecorderOf(client).Sampling() ? 1 : 0;
 }

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "agent/api/version_listing.h"
+#include "base/tiers.h"
 
 namespace holdfast::client {
 namespace {
@@ -103,8 +104,7 @@ Status VersionReader::OpenAtAgent(const AgentLink::Use& use, std::optional<Versi
   HOLDFAST_ASSIGN_OR_RETURN(const agent::ReplyMessage reply,
                             link_.Call(use, open, deadline + kAnswerSlack, &memory));
   if (reply.code != 0) return StatusOf(reply);
-  if (!memory.valid() || reply.image_bytes > agent::kListingBytesMax || reply.tier < 1 ||
-      reply.tier > static_cast<uint32_t>(Tier::kRemote)) {
+  if (!memory.valid() || reply.image_bytes > agent::kListingBytesMax || !IsTierNumber(reply.tier)) {
     return InternalError("the agent's answer to OpenReader is invalid");
   }
   HOLDFAST_ASSIGN_OR_RETURN(

@@ -14,9 +14,13 @@
 namespace holdfast::nccl {
 namespace {
 constexpr auto kRelaxed = std::memory_order_relaxed;
-constexpr uint32_t kApiVersion = 2;  // the first of libholdfast.so with records of collectives
-constexpr int kAlways = kCollective | kKernelChannel;
-constexpr int kSampled = kProxyOperation | kProxyStep;
+constexpr uint32_t kApiVersion = 4;  // the first of libholdfast.so with holdfast_operation_edge()
+/// NCCL reads the mask when it begins an operation. The steps of an operation that already hangs
+/// could no longer be requested.
+constexpr int kEvents = kCollective | kKernelChannel | kProxyOperation | kProxyStep;
+constexpr uint32_t kProxiesMax = 64;  // of an operation, whose progress is compared
+constexpr uint64_t kNoEdge = ~uint64_t{0};
+constexpr uint32_t kOpenStepsMax = 16;  // of a proxy operation; NCCL has up to 8 (NCCL_STEPS)
 // At most this many later operations of a communicator end before an earlier one, since operations
 // of a group run concurrently. After more, the earlier one has ended unobserved: its kernel has no
 // channel events.
@@ -58,6 +62,7 @@ struct Context {
 /// A collective, a send or a receive.
 struct Operation {
   holdfast_operation record = 0;
+  bool sampled = false;  // the agent requested the sums of its transfers
   Handle context;
   uint64_t number = 0;  // in the context, from 1
   uint32_t channels = 0;
@@ -68,8 +73,17 @@ struct Operation {
   std::atomic<uint64_t> seen{0};  // channels that run or have run, one bit each
   std::atomic<uint64_t> first_start_ns{0};
   std::atomic<uint64_t> last_stop_ns{0};
+  /// What one of its proxies has done, packed: on which connection, and how far it is.
+  struct Progress {
+    std::atomic<uint64_t> edge{0};                 // peer · 2 + direction
+    std::atomic<uint64_t> completed_and_state{0};  // kOver, or steps · 256 + EventState or 0
+  };
+  static constexpr uint64_t kOver = ~uint64_t{0};
+  std::atomic<uint32_t> proxies{0};
+  Progress progress[kProxiesMax] = {};
 
   void Reset() {
+    proxies.store(0, kRelaxed);
     host_over.store(false, kRelaxed);
     kernel_over.store(false, kRelaxed);
     ended.store(false, kRelaxed);
@@ -88,15 +102,30 @@ struct Proxy {
   Handle operation;  // of kind kNone: of another process, or unknown
   uint32_t peer = 0;
   uint32_t direction = HOLDFAST_DIRECTION_SEND;
+  uint32_t index = kProxiesMax;  // in Operation::progress; kProxiesMax: not there
   std::atomic<bool> over{false};
+  // Its steps end in the order in which they begin.
+  std::atomic<uint64_t> begun{0};
+  std::atomic<uint64_t> completed{0};
+  std::atomic<int> states[kOpenStepsMax] = {};  // by step, modulo the number of entries
 
-  void Reset() { over.store(false, kRelaxed); }
+  void Reset() {
+    over.store(false, kRelaxed);
+    begun.store(0, kRelaxed);
+    completed.store(0, kRelaxed);
+  }
   void Finish();
+  /// Returns the state of the oldest step that has not ended; 0: there is none.
+  int StateOfOldest() const {
+    const uint64_t oldest = completed.load(kRelaxed);
+    return oldest < begun.load(kRelaxed) ? states[oldest % kOpenStepsMax].load(kRelaxed) : 0;
+  }
 };
 
 /// One chunk of a proxy's transfer. Only the proxy thread accesses it.
 struct Step {
   Handle proxy;
+  uint64_t number = 0;  // among the steps of its proxy
   std::atomic<int> state{0};
   std::atomic<uint64_t> since_ns{0};
   std::atomic<uint64_t> gpu_wait_ns{0};
@@ -122,18 +151,7 @@ Pool<Context, 256> contexts;
 Pool<Operation, 2048> operations;
 Pool<Proxy, 2048> proxies;
 Pool<Step, 4096> steps;
-std::atomic<int*> activation{nullptr};  // NCCL's activation mask; one per process
-std::atomic<bool> sampling{false};
 std::atomic<pid_t> process{0};
-
-/// Enables NCCL's proxy events only while the agent requests them.
-void Resample() {
-  const bool wanted = holdfast_sampling(nullptr) != 0;
-  if (wanted == sampling.load(kRelaxed)) return;
-  int* mask = activation.load(std::memory_order_acquire);
-  if (mask == nullptr || sampling.exchange(wanted) == wanted) return;
-  __atomic_store_n(mask, wanted ? kAlways | kSampled : kAlways, __ATOMIC_RELAXED);
-}
 
 // ---- operations --------------------------------------------------------------------------------
 
@@ -176,7 +194,6 @@ void AbandonSuperseded(Context& context, uint64_t number) {
 }
 
 void* StartOperation(void* context_handle, const holdfast_collective& collective) {
-  Resample();
   const Handle context = Handle::From(context_handle);
   auto communicator = context.kind == HandleKind::kContext ? contexts.Find(context)
                                                            : decltype(contexts.Find(context)){};
@@ -186,6 +203,7 @@ void* StartOperation(void* context_handle, const holdfast_collective& collective
   described.communicator = communicator->communicator;
   described.deferred = 1;
   described.source = 1;
+  const bool sampled = holdfast_sampling(nullptr) != 0;
   const holdfast_operation record = holdfast_collective_begin(nullptr, &described);
   if (record == 0) return nullptr;
   const uint64_t number = communicator->begun.fetch_add(1) + 1;
@@ -193,6 +211,7 @@ void* StartOperation(void* context_handle, const holdfast_collective& collective
   const Handle handle = operations.Take(HandleKind::kOperation, kernel ? 2 : 1,
                                         [&](Operation& operation, const Handle&) {
                                           operation.record = record;
+                                          operation.sampled = sampled;
                                           operation.context = context;
                                           operation.number = number;
                                           operation.channels = std::min(collective.channels, 64U);
@@ -247,8 +266,15 @@ void Step::Leave(uint64_t now_ns) {
   }
 }
 
+/// Whether the agent requested the sums of the proxy's transfers.
+bool IsSampled(const Proxy& proxy) {
+  if (proxy.operation.kind == HandleKind::kNone) return holdfast_sampling(nullptr) != 0;
+  auto operation = operations.Find(proxy.operation);
+  return operation && operation->sampled;
+}
+
 void Step::Finish() {
-  if (auto owner = proxies.Find(proxy)) {
+  if (auto owner = proxies.Find(proxy); owner && IsSampled(*owner.operator->())) {
     holdfast_transfer transfer{};
     transfer.struct_size = sizeof transfer;
     transfer.communicator = owner->communicator;
@@ -264,8 +290,8 @@ void Step::Finish() {
   proxies.Release(proxy);
 }
 
-uint32_t EdgeOf(EventState state) {
-  switch (state) {
+uint32_t EdgeOf(int state) {
+  switch (static_cast<EventState>(state)) {
     case kSendGpuWait:
       return HOLDFAST_EDGE_SEND_GPU_WAIT;
     case kSendPeerWait:
@@ -284,6 +310,32 @@ uint32_t EdgeOf(EventState state) {
   return HOLDFAST_EDGE_IDLE;
 }
 
+/// Records what the connection of `proxy` waits for. An operation has a proxy for each channel of a
+/// connection. The least advanced of them counts, since the others wait for it in the end.
+void RecordEdge(const Proxy& proxy) {
+  if (proxy.index == kProxiesMax) return;
+  auto operation = operations.Find(proxy.operation);
+  if (!operation || operation->ended.load(kRelaxed)) return;
+  const uint64_t edge = uint64_t{proxy.peer} * 2 + proxy.direction;
+  Operation::Progress& mine = operation->progress[proxy.index];
+  mine.edge.store(edge, kRelaxed);
+  mine.completed_and_state.store(
+      proxy.over.load(kRelaxed)
+          ? Operation::kOver
+          : proxy.completed.load(kRelaxed) << 8 | static_cast<uint64_t>(proxy.StateOfOldest()),
+      kRelaxed);
+  uint64_t least = Operation::kOver;
+  const uint32_t count = std::min(operation->proxies.load(kRelaxed), kProxiesMax);
+  for (uint32_t i = 0; i < count; ++i) {
+    const Operation::Progress& other = operation->progress[i];
+    if (other.edge.load(kRelaxed) != edge) continue;
+    least = std::min(least, other.completed_and_state.load(kRelaxed));
+  }
+  const bool over = least == Operation::kOver;
+  holdfast_operation_edge(nullptr, operation->record, proxy.peer, proxy.direction,
+                          EdgeOf(over ? 0 : static_cast<int>(least & 0xFF)), over ? 0 : least >> 8);
+}
+
 void ChangeStep(const Handle& handle, EventState state, const StateArguments* arguments) {
   auto step = steps.Find(handle);
   const uint32_t edge = EdgeOf(state);
@@ -294,7 +346,8 @@ void ChangeStep(const Handle& handle, EventState state, const StateArguments* ar
   step->since_ns.store(now, kRelaxed);
   if (arguments != nullptr) RaiseTo(step->bytes, arguments->transfer_bytes);
   if (auto owner = proxies.Find(step->proxy)) {
-    holdfast_peer_state(nullptr, owner->communicator, owner->peer, owner->direction, edge);
+    owner->states[step->number % kOpenStepsMax].store(state, kRelaxed);
+    if (step->number == owner->completed.load(kRelaxed)) RecordEdge(*owner.operator->());
   }
 }
 
@@ -302,12 +355,18 @@ void StopStep(const Handle& handle) {
   auto step = steps.Find(handle);
   if (!step || step->over.exchange(true)) return;
   step->Leave(NowNs());
+  auto owner = proxies.Find(step->proxy);
   steps.Release(handle);
+  if (!owner) return;
+  owner->completed.fetch_add(1, kRelaxed);
+  RecordEdge(*owner.operator->());
 }
 
 void StopProxy(const Handle& handle) {
   auto proxy = proxies.Find(handle);
-  if (proxy && !proxy->over.exchange(true)) proxies.Release(handle);
+  if (!proxy || proxy->over.exchange(true)) return;
+  RecordEdge(*proxy.operator->());
+  proxies.Release(handle);
 }
 
 bool IsSame(const Handle& a, const Handle& b) {
@@ -351,8 +410,7 @@ void* OpenCommunicator(uint64_t id, int ranks, int rank, int* mask, LogFunction 
     if (handle.kind != HandleKind::kNone) contexts.Release(handle);
     return nullptr;
   }
-  activation.store(mask, std::memory_order_release);
-  __atomic_store_n(mask, sampling.load(kRelaxed) ? kAlways | kSampled : kAlways, __ATOMIC_RELAXED);
+  __atomic_store_n(mask, kEvents, __ATOMIC_RELAXED);
   return handle.ToPointer();
 }
 
@@ -378,13 +436,10 @@ void CloseCommunicator(void* context) {
   contexts.Release(handle);
   // Two ranks of one communicator in one process share its description.
   bool others = false;
-  bool any = false;
   contexts.ForEach(HandleKind::kContext, [&](const Handle&, Context& other) {
-    any = true;
     others = others || other.communicator == communicator;
   });
   if (!others) holdfast_communicator_forget(nullptr, communicator);
-  if (!any) activation.store(nullptr);
 }
 
 // ---- events ------------------------------------------------------------------------------------
@@ -444,10 +499,16 @@ void* StartProxyOperation(void* context, void* parent, const ProxyOperationField
   if (!communicator || fields.peer < 0) return nullptr;
   // The handle of another process's operation has no meaning here.
   Handle operation;
+  uint32_t index = kProxiesMax;
   if (fields.pid == process.load(kRelaxed)) operation = Handle::From(parent);
   if (operation.kind == HandleKind::kOperation) {
     auto reference = operations.Find(operation);
     if (!reference || reference->ended.load()) return nullptr;
+    index = std::min(reference->proxies.load(kRelaxed), kProxiesMax);
+    if (index < kProxiesMax) {
+      reference->progress[index].edge.store(kNoEdge, kRelaxed);
+      reference->proxies.store(index + 1, kRelaxed);
+    }
     reference.Keep();
   } else {
     operation = {};
@@ -457,6 +518,7 @@ void* StartProxyOperation(void* context, void* parent, const ProxyOperationField
         proxy.communicator = communicator->communicator;
         proxy.context = owner;
         proxy.operation = operation;
+        proxy.index = index;
         proxy.peer = static_cast<uint32_t>(fields.peer);
         proxy.direction =
             fields.is_send != 0 ? HOLDFAST_DIRECTION_SEND : HOLDFAST_DIRECTION_RECEIVE;
@@ -473,9 +535,14 @@ void* StartProxyStep(void* parent) {
   if (owner.kind != HandleKind::kProxyOperation) return nullptr;
   auto proxy = proxies.Find(owner);
   if (!proxy || proxy->over.load()) return nullptr;
-  const Handle handle =
-      steps.Take(HandleKind::kProxyStep, 1, [&](Step& step, const Handle&) { step.proxy = owner; });
+  const uint64_t number = proxy->begun.load(kRelaxed);
+  const Handle handle = steps.Take(HandleKind::kProxyStep, 1, [&](Step& step, const Handle&) {
+    step.proxy = owner;
+    step.number = number;
+  });
   if (handle.kind == HandleKind::kNone) return nullptr;
+  proxy->states[number % kOpenStepsMax].store(0, kRelaxed);
+  proxy->begun.store(number + 1, kRelaxed);
   proxy.Keep();
   return handle.ToPointer();
 }

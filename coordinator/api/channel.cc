@@ -83,6 +83,16 @@ std::string GrpcTarget(const Endpoint& endpoint) {
   return "dns:///" + endpoint.ToString();
 }
 
+Result<std::shared_ptr<grpc::ChannelCredentials>> MakeChannelCredentials(const Endpoint& endpoint,
+                                                                         const TlsFiles& tls) {
+  if (tls.configured()) {
+    HOLDFAST_ASSIGN_OR_RETURN(Pems pems, ReadPems(tls));
+    return grpc::SslCredentials({pems.ca, pems.key, pems.cert});
+  }
+  if (endpoint.IsLocal()) return grpc::InsecureChannelCredentials();
+  return Fail(RefuseInsecure(endpoint, "address"));
+}
+
 Result<std::shared_ptr<grpc::Channel>> MakeChannel(const Endpoint& endpoint, const TlsFiles& tls,
                                                    int message_bytes_max) {
   grpc::ChannelArguments arguments;
@@ -98,15 +108,7 @@ Result<std::shared_ptr<grpc::Channel>> MakeChannel(const Endpoint& endpoint, con
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetMaxReceiveMessageSize(message_bytes_max);
   arguments.SetMaxSendMessageSize(message_bytes_max);
-  std::shared_ptr<grpc::ChannelCredentials> credentials;
-  if (tls.configured()) {
-    HOLDFAST_ASSIGN_OR_RETURN(Pems pems, ReadPems(tls));
-    credentials = grpc::SslCredentials({pems.ca, pems.key, pems.cert});
-  } else if (endpoint.IsLocal()) {
-    credentials = grpc::InsecureChannelCredentials();
-  } else {
-    return Fail(RefuseInsecure(endpoint, "address"));
-  }
+  HOLDFAST_ASSIGN_OR_RETURN(auto credentials, MakeChannelCredentials(endpoint, tls));
   return grpc::CreateCustomChannel(GrpcTarget(endpoint), credentials, arguments);
 }
 
@@ -147,7 +149,8 @@ bool IsListening(const Endpoint& endpoint) {
 
 Result<std::unique_ptr<grpc::Server>> StartServer(grpc::Service& service, Endpoint& endpoint,
                                                   const TlsFiles& tls, std::string_view key,
-                                                  int message_bytes_max, int threads_max) {
+                                                  int message_bytes_max, int threads_max,
+                                                  InterceptorFactories interceptors) {
   HOLDFAST_ASSIGN_OR_RETURN(auto credentials, MakeServerCredentials(endpoint, tls, key));
   Status in_use = UnavailableError(fmt::format(
       "address {} is in use by another process; choose another with {}", endpoint.ToString(), key));
@@ -169,6 +172,9 @@ Result<std::unique_ptr<grpc::Server>> StartServer(grpc::Service& service, Endpoi
   builder.SetMaxSendMessageSize(message_bytes_max);
   builder.AddListeningPort(endpoint.ToString(), credentials, &bound_port);
   builder.RegisterService(&service);
+  if (!interceptors.empty()) {
+    builder.experimental().SetInterceptorCreators(std::move(interceptors));
+  }
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   if (server == nullptr || bound_port == 0) {
     if (IsListening(endpoint)) return Fail(in_use);

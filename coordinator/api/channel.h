@@ -1,9 +1,11 @@
 #pragma once
 
 #include <grpcpp/grpcpp.h>
+#include <grpcpp/support/server_interceptor.h>
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/endpoint.h"
 #include "base/status.h"
@@ -27,6 +29,11 @@ inline constexpr int kDataMessageBytesMax = 4 << 20;
 /// Returns the form of an endpoint that gRPC clients dial. gRPC servers bind Endpoint::ToString().
 std::string GrpcTarget(const Endpoint& endpoint);
 
+/// Returns the credentials to connect to `endpoint`. InvalidArgument: the endpoint is not local and
+/// `tls` is not configured.
+Result<std::shared_ptr<grpc::ChannelCredentials>> MakeChannelCredentials(const Endpoint& endpoint,
+                                                                         const TlsFiles& tls);
+
 /// Makes a channel that reconnects within a second after its server is reachable again. The channel
 /// connects lazily: OK does not mean that the server is reachable. InvalidArgument: the endpoint is
 /// not local and `tls` is not configured. A shared_ptr, since gRPC's stubs share the channel.
@@ -43,12 +50,17 @@ Result<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(const End
 /// take over the address. Meaningful only for a unix socket or a port other than 0.
 bool IsListening(const Endpoint& endpoint);
 
+/// gRPC's factories of interceptors, which see every call of a server.
+using InterceptorFactories =
+    std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>>;
+
 /// Starts a server with `service` on `endpoint`. Unavailable if the address is in use. Sets the
 /// port of `endpoint` to the one that was bound. `threads_max` limits the threads of a synchronous
 /// service: calls beyond the limit fail with ResourceExhausted; 0: no limit.
 Result<std::unique_ptr<grpc::Server>> StartServer(grpc::Service& service, Endpoint& endpoint,
                                                   const TlsFiles& tls, std::string_view key,
                                                   int message_bytes_max = kControlMessageBytesMax,
-                                                  int threads_max = 0);
+                                                  int threads_max = 0,
+                                                  InterceptorFactories interceptors = {});
 
 }  // namespace holdfast::coord

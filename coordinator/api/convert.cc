@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "base/endpoint.h"
+#include "coordinator/api/tier_fields.h"
 #include "coordinator/contract/limits.h"
 #include "coordinator/contract/text.h"
 #include "storage/erasure/coding_tables.h"
@@ -124,19 +125,13 @@ void ToProto(const Status& status, pb::Outcome* out) {
 }
 
 Result<Tier> TierFromNumber(uint32_t number) {
-  switch (number) {
-    case static_cast<uint32_t>(Tier::kMemory):
-      return Tier::kMemory;
-    case static_cast<uint32_t>(Tier::kPeer):
-      return Tier::kPeer;
-    case static_cast<uint32_t>(Tier::kDisk):
-      return Tier::kDisk;
-    case static_cast<uint32_t>(Tier::kRemote):
-      return Tier::kRemote;
-    default:
-      return Fail(InvalidArgumentError(
-          fmt::format("unknown tier number {}; 1 is memory, 2 peer, 3 disk, 4 remote", number)));
+  if (IsTierNumber(number)) return static_cast<Tier>(number);
+  std::string known;
+  for (const TierTraits& traits : kTierTable) {
+    known += fmt::format("{}{} is {}", known.empty() ? "" : ", ",
+                         static_cast<uint32_t>(traits.tier), traits.name);
   }
+  return Fail(InvalidArgumentError(fmt::format("unknown tier number {}; {}", number, known)));
 }
 
 Result<StoredReplica> FromProto(const pb::StoredReplica& proto) {
@@ -311,13 +306,13 @@ Result<JobState> FromProto(const pb::JobState& proto) {
   JobState state;
   state.job = proto.job();
   state.incarnation = Incarnation{proto.incarnation()};
-  state.memory_committed = AnyVersion(proto.memory_committed());
-  state.disk_committed = AnyVersion(proto.disk_committed());
+  for (const TierTraits& traits : kTierTable) {
+    state.committed[traits.tier] = AnyVersion(CommittedAt(proto, traits.tier));
+  }
   for (const pb::Version& version : proto.aborted()) state.aborted.push_back(FromProto(version));
-  state.disk_target_step = Step{proto.disk_target_step()};
+  state.target_step[Tier::kDisk] = Step{proto.disk_target_step()};
   state.restore = AnyVersion(proto.restore());
-  state.peer_committed = AnyVersion(proto.peer_committed());
-  state.peer_target_step = Step{proto.peer_target_step()};
+  state.target_step[Tier::kPeer] = Step{proto.peer_target_step()};
   const uint32_t phase = std::min(proto.phase(), static_cast<uint32_t>(JobPhase::kFinished));
   state.phase = static_cast<JobPhase>(phase);
   state.release = proto.release();
@@ -331,13 +326,14 @@ Result<JobState> FromProto(const pb::JobState& proto) {
 void ToProto(const JobState& state, pb::JobState* out) {
   out->set_job(state.job);
   out->set_incarnation(state.incarnation.value);
-  WriteVersion(state.memory_committed, out->mutable_memory_committed());
-  WriteVersion(state.disk_committed, out->mutable_disk_committed());
+  for (const TierTraits& traits : kTierTable) {
+    const std::optional<VersionId>& committed = state.committed[traits.tier];
+    if (committed) ToProto(*committed, MutableCommittedAt(out, traits.tier));
+  }
   for (VersionId version : state.aborted) ToProto(version, out->add_aborted());
-  out->set_disk_target_step(state.disk_target_step.value);
+  out->set_disk_target_step(state.target_step[Tier::kDisk].value);
   WriteVersion(state.restore, out->mutable_restore());
-  WriteVersion(state.peer_committed, out->mutable_peer_committed());
-  out->set_peer_target_step(state.peer_target_step.value);
+  out->set_peer_target_step(state.target_step[Tier::kPeer].value);
   if (state.group) ToProto(*state.group, out->mutable_group());
   out->set_phase(static_cast<uint32_t>(state.phase));
   out->set_release(state.release);
@@ -380,9 +376,9 @@ Result<PrepareShard> FromProto(const pb::PrepareShard& proto) {
   if (proto.into() != 0) {
     HOLDFAST_ASSIGN_OR_RETURN(directive.into, TierFromNumber(proto.into()));
   }
-  if (directive.into != Tier::kMemory && directive.into != Tier::kDisk) {
-    return Fail(InvalidArgumentError(fmt::format(
-        "a shard can be prepared in memory or on disk, not at tier {}", ToString(directive.into))));
+  if (!HasReplicas(directive.into)) {
+    return Fail(InvalidArgumentError(
+        fmt::format("a shard cannot be prepared at tier {}", ToString(directive.into))));
   }
   if (proto.has_group()) {
     HOLDFAST_ASSIGN_OR_RETURN(directive.group, FromProto(proto.group()));
@@ -395,7 +391,7 @@ Result<PrepareShard> FromProto(const pb::PrepareShard& proto) {
   directive.request = proto.request();
   directive.identity.world = proto.world();
   directive.source_node = proto.source_node();
-  directive.source_address = proto.source_address();
+  directive.source_peer_address = proto.source_peer_address();
   directive.digest = proto.digest();
   return directive;
 }
@@ -405,7 +401,7 @@ void ToProto(const PrepareShard& directive, pb::PrepareShard* out) {
   out->set_request(directive.request);
   out->set_world(directive.identity.world);
   out->set_source_node(directive.source_node);
-  out->set_source_address(directive.source_address);
+  out->set_source_peer_address(directive.source_peer_address);
   out->set_digest(directive.digest);
   out->set_into(static_cast<uint32_t>(directive.into));
   if (directive.group) ToProto(*directive.group, out->mutable_group());
@@ -442,7 +438,7 @@ Result<VersionPlaces> FromProto(const pb::PlanRestoreReply& reply) {
     }
     VersionPlaces::Shard& shard = places.shards[source.rank()];
     shard.digest = source.digest();
-    shard.places.push_back({source.node(), source.address(), tier});
+    shard.places.push_back({source.node(), source.peer_address(), tier});
   }
   for (const pb::GroupPlan& group : reply.groups()) {
     HOLDFAST_ASSIGN_OR_RETURN(GroupPlan plan, FromProto(group));

@@ -73,6 +73,7 @@ InFlight FromProto(const pb::InFlight& flight) {
     out.edge = EdgeWait{.peer = flight.peer(),
                         .direction = DirectionOfNumber(flight.direction()),
                         .state = EdgeStateOfNumber(flight.edge_state())};
+    if (flight.has_edge_completed()) out.edge->completed = flight.edge_completed();
   }
   return out;
 }
@@ -86,6 +87,7 @@ void ToProto(const InFlight& flight, pb::InFlight* out) {
   out->set_peer(flight.edge->peer);
   out->set_direction(static_cast<uint32_t>(flight.edge->direction));
   out->set_edge_state(static_cast<uint32_t>(flight.edge->state));
+  if (flight.edge->completed) out->set_edge_completed(*flight.edge->completed);
 }
 
 CompletedCount FromProto(const pb::CompletedCount& completed) {

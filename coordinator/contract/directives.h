@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "base/ids.h"
+#include "base/tiers.h"
 #include "storage/parity/group_plan.h"
 
 // Directives of the coordinator to an agent.
@@ -23,12 +23,9 @@ enum class JobPhase : uint8_t {
 struct JobState {
   std::string job;
   Incarnation incarnation;
-  std::optional<VersionId> memory_committed = {};  // newest
-  std::optional<VersionId> peer_committed = {};    // newest
-  std::optional<VersionId> disk_committed = {};    // newest
-  std::vector<VersionId> aborted = {};             // never to be committed
-  Step disk_target_step = {};
-  Step peer_target_step = {};
+  PerTier<std::optional<VersionId>> committed = {};  // newest
+  std::vector<VersionId> aborted = {};               // never to be committed
+  PerTier<Step> target_step = {};                    // of the tiers with TierPace::kTarget
   /// The receiving node's parity group in the current incarnation. Empty: the memory is not
   /// protected.
   std::optional<GroupPlan> group = {};
@@ -49,10 +46,10 @@ struct PrepareShard {
   uint64_t request = 0;  // 0: no Prepared is expected
   ShardIdentity identity;
   Tier tier = Tier::kMemory;  // of the source replica; peer: decode the shard from `group`
-  Tier into = Tier::kMemory;  // memory or disk
+  Tier into = Tier::kMemory;  // memory, or a tier that is stored
   std::string source_node = {};
-  std::string source_address = {};
-  uint64_t digest = 0;  // 0: any
+  std::string source_peer_address = {};  // where the source serves its peers
+  uint64_t digest = 0;                   // 0: any
   /// With `tier` peer: the parity group, of the version's incarnation, that decodes the shard.
   std::optional<GroupPlan> group = {};
   bool operator==(const PrepareShard&) const = default;

@@ -43,7 +43,7 @@ struct RestoreDecision {
 /// An intact replica of a shard.
 struct ShardPlace {
   std::string node;
-  std::string address;  // of its data service
+  std::string peer_address;  // empty: not known
   Tier tier = Tier::kMemory;
 };
 

@@ -84,10 +84,17 @@ std::optional<Cut> FindCut(const Table& table, const std::set<Index>& suspects,
   }
   if (failed_ends.size() != 1) return std::nullopt;
   const auto [a, b] = failed_ends.front();
-  if (suspects.count(a) == 0 || suspects.count(b) == 0 || counts[a].second == 0 ||
-      counts[b].second == 0) {
-    return std::nullopt;
+  if (suspects.count(a) == 0 || suspects.count(b) == 0) return std::nullopt;
+  if (table.nodes().size() == 2 && links.begin()->second.failed >= 2) {
+    cut.link = failed_ends.front();
+    cut.certain = false;
+    cut.evidence = fmt::format(
+        "{} and {} do not reach each other over the network, and both agents report; the job has "
+        "no third node that would show which end is cut off",
+        table.node(a).name, table.node(b).name);
+    return cut;
   }
+  if (counts[a].second == 0 || counts[b].second == 0) return std::nullopt;
   cut.link = failed_ends.front();
   cut.evidence = fmt::format(
       "{} and {} do not reach each other over the network, but both reach "

@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "coordinator/detect/connections.h"
 #include "coordinator/detect/cut.h"
 #include "coordinator/detect/evidence.h"
 #include "coordinator/detect/patience.h"
@@ -344,7 +345,7 @@ class HangFinder {
         std::max<Clock::Duration>(reached - table_.first_report(), Clock::Duration(0));
     const auto patience = static_cast<uint64_t>(
         std::max<Clock::Duration>(options_.absent_after, kUnknownPhaseFactor * others).count());
-    if (operation.oldest_ns < patience) return std::nullopt;
+    if (operation.oldest_ns < patience && !table_.IsFirstPhaseOver(info)) return std::nullopt;
     Verdict verdict{.fault = FaultClass::kComputeHang,
                     .ranks = {Rank{rank}},
                     .edge = {},
@@ -458,7 +459,7 @@ class HangFinder {
     if (answers_pending && verdict.ranks.empty() && AnyProbeFailed(table_, now_, kReportMaxAge)) {
       return std::nullopt;
     }
-    if (!is_cut) FollowEdges(operation, verdict);
+    if (!is_cut) BlameConnection(table_, operation, verdict);
     const uint64_t patience = patience_.ToBlame(
         operation, kNone, is_cut ? RootState::kUnreachable : RootState::kCommunicating, now_);
     if (operation.youngest_ns < patience) return AsSuspicion(std::move(verdict), patience);
@@ -490,93 +491,11 @@ class HangFinder {
                        [&](const auto& starter) { return table_.rank(starter.rank).node == node; });
       return Rank{found->rank};
     };
+    if (!cut->certain) verdict.action = Action::kRestartInPlace;
     const auto [a, b] = *cut->link;
     verdict.edge = Edge{rank_on(a), rank_on(b)};
     verdict.nodes = {table_.node(a).name, table_.node(b).name};
     return true;
-  }
-
-  /// Follows the waits from the least advanced connection to the one at their end, and blames it.
-  void FollowEdges(const Operation& operation, Verdict& verdict) const {
-    std::map<uint32_t, const PeerEdge*> edges;
-    for (const Operation::Starter& starter : operation.starters) {
-      if (starter.flight->edge && starter.flight->edge->state != EdgeState::kIdle) {
-        edges.emplace(starter.rank, &*starter.flight->edge);
-      }
-    }
-    if (edges.empty() && IsPairwise(operation.kind)) {
-      const Operation::Starter& starter = operation.starters.front();
-      const bool sends = starter.flight->record.kind == CollectiveKind::kSend;
-      const Rank peer = starter.flight->edge->peer;
-      verdict.edge = sends ? Edge{Rank{starter.rank}, peer} : Edge{peer, Rank{starter.rank}};
-      verdict.nodes = {table_.NodeNameOf(verdict.edge->from.value),
-                       table_.NodeNameOf(verdict.edge->to.value)};
-      if (verdict.nodes[0] == verdict.nodes[1]) verdict.nodes.pop_back();
-      verdict.action = Action::kRestartWithoutRoot;
-      verdict.confidence = 0.85;
-      verdict.evidence.emplace_back("a transfer uses a single connection");
-      return;
-    }
-    if (edges.empty()) {
-      verdict.evidence.emplace_back("no rank reported which of its connections is blocked");
-      return;
-    }
-    // A transfer on the wire ends every chain of waits. Without one, start at the least advanced
-    // connection.
-    auto rank_of_state = [](const auto& entry) {
-      return std::pair(entry.second->state != EdgeState::kSendWait, entry.second->steps);
-    };
-    auto at = std::min_element(edges.begin(), edges.end(), [&](const auto& a, const auto& b) {
-      return rank_of_state(a) < rank_of_state(b);
-    });
-    for (size_t steps = 0; steps <= edges.size(); ++steps) {
-      const PeerEdge& edge = *at->second;
-      if (edge.state != EdgeState::kSendPeerWait && edge.state != EdgeState::kReceiveWait) break;
-      const auto next = edges.find(edge.peer.value);
-      if (next == edges.end()) break;
-      at = next;
-    }
-    BlameEdge(at->first, *at->second, verdict);
-  }
-
-  void BlameEdge(uint32_t rank, const PeerEdge& edge, Verdict& verdict) const {
-    verdict.action = Action::kRestartWithoutRoot;
-    const uint32_t peer = edge.peer.value;
-    switch (edge.state) {
-      case EdgeState::kSendWait:
-      case EdgeState::kReceiveWait: {
-        const bool sends = edge.state == EdgeState::kSendWait;
-        verdict.edge = sends ? Edge{Rank{rank}, Rank{peer}} : Edge{Rank{peer}, Rank{rank}};
-        verdict.nodes = {table_.NodeNameOf(rank), table_.NodeNameOf(peer)};
-        verdict.confidence = sends ? 0.95 : 0.8;
-        verdict.evidence.push_back(
-            sends ? fmt::format("transfer {1} of rank {0} to rank {2} is on the wire and not "
-                                "acknowledged; no other connection is further behind",
-                                rank, edge.steps, peer)
-                  : fmt::format("rank {} waits for transfer {} from rank {}, which waits for no "
-                                "other rank",
-                                rank, edge.steps, peer));
-        break;
-      }
-      case EdgeState::kSendPeerWait:
-        verdict.ranks = {Rank{peer}};
-        verdict.nodes = {table_.NodeNameOf(peer)};
-        verdict.confidence = 0.85;
-        verdict.evidence.push_back(
-            fmt::format("rank {} cannot send: rank {} does not consume data", rank, peer));
-        break;
-      case EdgeState::kSendGpuWait:
-      case EdgeState::kReceiveFlushWait:
-      case EdgeState::kReceiveGpuWait:
-      case EdgeState::kIdle:
-        verdict.ranks = {Rank{rank}};
-        verdict.nodes = {table_.NodeNameOf(rank)};
-        verdict.confidence = 0.8;
-        verdict.evidence.push_back(
-            fmt::format("the GPU of rank {} does not move data for rank {}", rank, peer));
-        break;
-    }
-    if (verdict.nodes.size() == 2 && verdict.nodes[0] == verdict.nodes[1]) verdict.nodes.pop_back();
   }
 
   const Table& table_;

@@ -6,6 +6,9 @@
 namespace holdfast::detect {
 namespace {
 
+constexpr size_t kOwnPastMin = 8;                // windows
+constexpr uint32_t kOwnLearnEvery = 4;           // windows
+constexpr double kAlwaysFactor = 2;              // times the usual excess
 constexpr double kWindowIterations = 0.8;        // at least
 constexpr double kWaitForWholeIterations = 3.5;  // iterations, before a partial window ends
 constexpr double kInIterationMax = 1e6;
@@ -89,6 +92,7 @@ void Lateness::Add(const GatheredOperation& operation, double iteration_ns,
 void Lateness::ResetTracks(double min_window_ns) {
   min_window_ns_ = min_window_ns;
   std::fill(tracks_.begin(), tracks_.end(), Track());
+  own_past_.clear();
 }
 
 void Lateness::MoveAnchor(const GatheredOperation& operation) {
@@ -192,7 +196,9 @@ void Lateness::AddWindow(const GatheredOperation& operation, double wall_ns,
   ComputeOwnTimes(operation, excused);
   if (position_.size() < 2 || position_.size() * 2 < anchor_.size()) return;
   if (IsSynchronous(operation.kind) || UpdateTransfersDiffer()) SubtractWork(baseline);
-  RecordWindow(wall_ns, baseline);
+  const bool counted = operation.kind == anchor_kind_ && operation.sequence > anchor_sequence_;
+  const auto operations = counted ? static_cast<double>(operation.sequence - anchor_sequence_) : 0;
+  RecordWindow(wall_ns, operations, baseline);
 }
 
 /// Measures noise by the differences between windows far apart: lasting differences between members
@@ -215,7 +221,25 @@ void Lateness::RecordNoise(RoleBaseline& baseline) {
       std::max(median / kDifferenceMedian, Quantile(scratch_, 0.8) / kDifferenceUpper));
 }
 
-void Lateness::RecordWindow(double wall_ns, RoleBaseline& baseline) {
+/// Returns the excess of a member of a pair or a triple, reduced to what its own time has grown.
+/// There the reference is a single member, whose own time shrinks if it waits more than before.
+double Lateness::ReduceToGrowth(uint32_t position, double excess, double own_ns, double wall_ns,
+                                double operations) {
+  if (operations == 0) return excess;
+  own_past_.resize(anchor_.size());
+  Recent<double, 32>& past = own_past_[position];
+  const bool known = past.size() >= kOwnPastMin && tracks_[position].knows_past();
+  const double growth = known ? std::max(0.0, own_ns - operations * past.Median()) / wall_ns : 0;
+  if (!known || (windows_ % kOwnLearnEvery == 0 && growth < options_.late_share)) {
+    past.Add(own_ns / operations);
+  }
+  // A member that was always late is not reduced.
+  if (!known || excess < kAlwaysFactor * tracks_[position].usual()) return excess;
+  return std::min(excess, tracks_[position].usual() + growth);
+}
+
+/// `operations`: in the window; 0: unknown.
+void Lateness::RecordWindow(double wall_ns, double operations, RoleBaseline& baseline) {
   scratch_ = own_ns_;
   const double usual = LowerMedian(std::span<double>(scratch_));
   const double carried = lag_.carried();
@@ -229,7 +253,11 @@ void Lateness::RecordWindow(double wall_ns, RoleBaseline& baseline) {
       const double counted_again = std::clamp(lag_.sum(position_[i]) - once, 0.0, excess);
       excess = std::min(excess - counted_again, (1 - carried) * excess + carried * largest);
     }
-    own_ns_[i] = excess / wall_ns;  // now the excess
+    const double share = excess / wall_ns;
+    // From here on, own_ns_ has the excess.
+    own_ns_[i] = own_ns_.size() >= 4
+                     ? share
+                     : ReduceToGrowth(position_[i], share, own_ns_[i], wall_ns, operations);
   }
   scratch_ = own_ns_;
   const size_t n = scratch_.size();

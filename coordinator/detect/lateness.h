@@ -64,15 +64,18 @@ class Lateness {
   bool UpdateTransfersDiffer();
   void SubtractWork(RoleBaseline& baseline);
   void RecordNoise(RoleBaseline& baseline);
-  void RecordWindow(double wall_ns, RoleBaseline& baseline);
+  double ReduceToGrowth(uint32_t position, double excess, double own_ns, double wall_ns,
+                        double operations);
+  void RecordWindow(double wall_ns, double operations, RoleBaseline& baseline);
 
   const DetectorOptions options_;
   std::vector<Sample> anchor_;  // the operation at which the window began
   CollectiveKind anchor_kind_ = CollectiveKind::kOther;
   uint64_t anchor_sequence_ = 0;
-  Recent<uint32_t, 16> in_iteration_;  // estimates of the kind's operations per iteration
-  bool work_differs_ = false;          // the members move different numbers of bytes
-  std::vector<double> usual_bytes_;    // by position, in windows of pairwise transfers
+  Recent<uint32_t, 16> in_iteration_;         // estimates of the kind's operations per iteration
+  bool work_differs_ = false;                 // the members move different numbers of bytes
+  std::vector<double> usual_bytes_;           // by position, in windows of pairwise transfers
+  std::vector<Recent<double, 32>> own_past_;  // per operation; only of pairs and triples
   std::vector<Track> tracks_;
   LagTracker lag_;
   bool equal_work_ = true;

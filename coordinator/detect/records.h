@@ -28,7 +28,8 @@ struct PeerEdge {
   Rank peer;
   Direction direction = Direction::kSend;
   EdgeState state = EdgeState::kIdle;
-  uint64_t steps = 0;  // transfers completed on this edge in the operation; 0 also if unknown
+  /// Transfers of the operation that are complete on this edge; nullopt: unknown.
+  std::optional<uint64_t> completed = {};
 };
 
 /// An InFlight of one rank. Agents need to report only operations that are older than about a

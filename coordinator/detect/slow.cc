@@ -24,6 +24,10 @@ constexpr size_t kWantedMax = 64;
 constexpr Clock::Duration kScanEvery = std::chrono::seconds(60);
 constexpr Clock::Duration kScanFor = std::chrono::seconds(10);
 constexpr uint64_t kScanOperations = 8;
+// The operations of some programs are minutes apart. A scan waits for them.
+constexpr Clock::Duration kScanRareAfter = std::chrono::seconds(60);
+constexpr Clock::Duration kScanAtMost = std::chrono::minutes(15);
+constexpr uint64_t kScanRareOperations = 4;
 constexpr uint32_t kScanCells = 4;       // needed to know the usual cost
 constexpr double kScanShare = 0.25;      // by which a connection must be slower than the others
 constexpr double kExplainedShare = 0.5;  // of an operation's slowdown, by the slowest connection
@@ -572,6 +576,16 @@ void SlownessDetector::FindSlowTransfers(const Table& table, Clock::TimePoint no
   if (slowest.empty()) ScanConnections(table, now, verdicts);
 }
 
+/// Whether the scan since `begin` has measured as many operations. Also if operations have ended
+/// and none was measured: the job does not measure its connections.
+bool SlownessDetector::HasEnoughToCompare(Clock::TimePoint begin, Clock::TimePoint now,
+                                          uint64_t operations) const {
+  if (scans_.empty()) return last_operation_ > begin && now - last_operation_ > kDigestDelay;
+  return std::any_of(scans_.begin(), scans_.end(), [&](const auto& scan) {
+    return scan.second.matrix.operations() >= operations;
+  });
+}
+
 /// Compares all connections with each other from time to time. A connection that was slow from the
 /// start has no past to compare with, and a job with only sends and receives has no operation in
 /// which all ranks take part.
@@ -581,7 +595,10 @@ void SlownessDetector::ScanConnections(const Table& table, Clock::TimePoint now,
   if (scanned_at_ == Clock::TimePoint()) scanned_at_ = now;
   const Clock::Duration since = now - scanned_at_;
   if (since < kScanEvery) return;
-  if (since < kScanEvery + kScanFor) {
+  const Clock::Duration scanning = since - kScanEvery;
+  const uint64_t operations = scanning < kScanRareAfter ? kScanOperations : kScanRareOperations;
+  const bool enough = HasEnoughToCompare(scanned_at_ + kScanEvery, now, operations);
+  if (scanning < kScanFor || (!enough && scanning < kScanAtMost)) {
     for (Index comm = 0; comm < table.comms().size() && wanted_.size() < kWantedMax; ++comm) {
       if (table.comm(comm).members.size() > 1) wanted_.push_back(table.comm(comm).id);
     }
@@ -594,7 +611,7 @@ void SlownessDetector::ScanConnections(const Table& table, Clock::TimePoint now,
     DetectorOptions strict = options_;
     strict.slow_transfer_share = kScanShare;
     const auto blame =
-        pool.matrix.operations() >= kScanOperations ? pool.matrix.Find(strict) : std::nullopt;
+        pool.matrix.operations() >= operations ? pool.matrix.Find(strict) : std::nullopt;
     if (!blame || blame->widespread || blame->of < kScanCells) continue;
     worst = blame->edge;
     if (scan_found_ != worst) continue;

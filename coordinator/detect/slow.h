@@ -96,6 +96,7 @@ class SlownessDetector {
   void ScanConnections(const Table& table, Clock::TimePoint now, std::vector<Verdict>& verdicts);
   void AddTransfers(const RankTransfers& transfers, Index comm, const Table& table);
   Pool& OpenPool(const Class& of, const Table& table, Clock::TimePoint now);
+  bool HasEnoughToCompare(Clock::TimePoint begin, Clock::TimePoint now, uint64_t operations) const;
   void AddPace(std::vector<Verdict>& verdicts) const;
 
   const DetectorOptions options_;

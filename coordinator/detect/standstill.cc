@@ -13,8 +13,8 @@ namespace {
 constexpr Clock::Duration kReportMaxAge = std::chrono::seconds(3);
 constexpr uint32_t kStepsKnown = 2;  // steps of a rank that show how long its steps take
 constexpr uint32_t kStepsAhead = 3;  // steps of others from which a rank without steps is judged
-constexpr double kStepFactor = 1.5;
-constexpr double kPauseFactor = 1.25;
+constexpr double kStandstillSteps = 1.5;
+constexpr double kStandstillPauses = 1.25;
 
 uint64_t Nanos(Clock::Duration duration) {
   return static_cast<uint64_t>(std::max<int64_t>(0, duration.count()));
@@ -59,6 +59,8 @@ class StandstillFinder {
       ++reported_;
       if (IsStopped(info)) {
         stopped_.push_back(rank);
+      } else if (table_.IsFirstPhaseOver(info)) {
+        stalled_.push_back(rank);
       } else if (!table_.IsExcused(info) && IsComparable(rank)) {
         if (StalledFor(rank) >= ToSuspect(rank)) {
           stalled_.push_back(rank);
@@ -103,8 +105,9 @@ class StandstillFinder {
   uint64_t ToBlame(uint32_t rank) const {
     const auto& steps = table_.rank(rank).steps_ns;
     const auto usual = steps.size() == 0 ? 0 : static_cast<uint64_t>(steps.Median());
-    const double shown = std::max(kStepFactor * static_cast<double>(LongestStep(rank)),
-                                  kPauseFactor * static_cast<double>(table_.longest_pause_ns()));
+    const double shown =
+        std::max(kStandstillSteps * static_cast<double>(LongestStep(rank)),
+                 kStandstillPauses * static_cast<double>(table_.longest_pause_ns()));
     return std::max(Nanos(options_.absent_after) + usual, static_cast<uint64_t>(shown));
   }
 
@@ -185,17 +188,32 @@ class StandstillFinder {
     // The user of a job of one rank, for example in a notebook, knows of its pauses: no suspicion.
     if (stalled_.size() == 1 && stalled_ns < patience) return;
     if (behind.size() * 2 >= stalled_.size()) behind.clear();
+    std::string why = behind.empty() ? "" : ", which " + RanksInWords(behind) + " did not reach";
+    if (behind.empty()) {
+      behind = FewOf([](const RankInfo& info) { return info.phases != 0; });
+      if (!behind.empty()) why = "; only " + RanksInWords(behind) + " did not leave a marked phase";
+    }
+    if (behind.empty()) {
+      behind = FewOf([](const RankInfo& info) { return info.latest.process_state == 'D'; });
+      if (!behind.empty()) why = "; only " + RanksInWords(behind) + " waits for I/O in the kernel";
+    }
     Verdict verdict = VerdictOn(behind, stalled_ns);
     verdict.evidence.push_back(
         fmt::format("none of {} ranks has made a step for {}; the newest step is {}{}",
-                    stalled_.size(), InSeconds(stalled_ns), newest_step_,
-                    behind.empty() ? "" : ", which " + RanksInWords(behind) + " did not reach"));
-    for (const uint32_t rank : stalled_) {
-      if (table_.rank(rank).latest.process_state != 'D') continue;
-      verdict.evidence.push_back(fmt::format("rank {} waits for I/O in the kernel", rank));
-      if (verdict.evidence.size() >= 4) break;
-    }
+                    stalled_.size(), InSeconds(stalled_ns), newest_step_, why));
     AddVerdict(std::move(verdict), patience, hangs);
+  }
+
+  /// Returns the stalled ranks in a state that fewer than half of them are in. The others may wait
+  /// for them.
+  template <typename Has>
+  std::vector<uint32_t> FewOf(Has has) const {
+    std::vector<uint32_t> few;
+    for (const uint32_t rank : stalled_) {
+      if (has(table_.rank(rank))) few.push_back(rank);
+    }
+    if (few.size() * 2 >= stalled_.size()) few.clear();
+    return few;
   }
 
   static void AddVerdict(Verdict verdict, uint64_t patience, Hangs& hangs) {

@@ -177,6 +177,32 @@ void Table::TakeState(const Digest& digest, const Admitted& admitted) {
     }
     NoteCompleted(*membership, operations.kind, operations.count, nodes_[admitted.node].as_of);
   }
+  NoteBegun(digest, admitted.node);
+}
+
+void Table::NoteBegun(const Digest& digest, Index node) {
+  if (time_to_begin_) return;
+  for (const RankState& state : digest.ranks) {
+    if (state.rank.value >= ranks_.size()) continue;
+    RankInfo& info = ranks_[state.rank.value];
+    if (info.node != node || info.counted || !info.has_begun()) continue;
+    info.counted = true;
+    ++begun_;
+  }
+  if (begun_ * 2 < ranks_.size()) return;
+  time_to_begin_ =
+      std::max<Clock::Duration>(nodes_[node].as_of - first_report_, Clock::Duration(0));
+}
+
+Clock::Duration Table::FirstPhaseLimit() const {
+  constexpr int kTimesOthers = 3;
+  if (!time_to_begin_) return Clock::Duration::max();
+  return std::max<Clock::Duration>(options_.absent_after, kTimesOthers * *time_to_begin_);
+}
+
+bool Table::IsFirstPhaseOver(const RankInfo& info) const {
+  return info.phases != 0 && !info.has_begun() && !phase_lengths_.Known(info.phases) &&
+         nodes_[info.node].as_of - info.phase_since > FirstPhaseLimit();
 }
 
 void Table::TakeRank(const RankState& state, Index node) {

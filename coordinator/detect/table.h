@@ -67,6 +67,7 @@ struct RankInfo {
   /// Since when its process has been reported as stopped; min(): it is not stopped.
   Clock::TimePoint stopped_since = Clock::TimePoint::min();
   bool began = false;         // the rank has completed an operation
+  bool counted = false;       // among the ranks that have begun
   Recent<float, 8> steps_ns;  // the last steps
   std::vector<Flight> flights;
   std::vector<Flight> flights_before;  // of the previous report
@@ -158,6 +159,14 @@ class Table {
   }
   /// Returns when the first digest arrived.
   Clock::TimePoint first_report() const { return first_report_; }
+  /// Returns how long half of the ranks needed for their first operation or step; nullopt: they
+  /// have not begun.
+  std::optional<Clock::Duration> time_to_begin() const { return time_to_begin_; }
+  /// Returns how long a rank that has not begun may stay in a marked phase of unknown length while
+  /// most others have begun.
+  Clock::Duration FirstPhaseLimit() const;
+  /// Whether the rank has not begun, and is in a marked phase for longer than that.
+  bool IsFirstPhaseOver(const RankInfo& info) const;
   /// Whether any operation of the job has completed.
   bool any_completed() const { return any_completed_; }
   /// Whether any rank has reported an operation. Communicators alone do not count.
@@ -206,6 +215,9 @@ class Table {
   Clock::TimePoint excused_at_ = Clock::TimePoint::min();
   PhaseLengths phase_lengths_;
   Clock::TimePoint first_report_ = Clock::TimePoint::min();
+  void NoteBegun(const Digest& digest, Index node);
+  uint32_t begun_ = 0;  // ranks that have completed an operation or a step
+  std::optional<Clock::Duration> time_to_begin_;
   bool any_completed_ = false;
   bool any_flight_ = false;
   uint32_t pairwise_comms_ = 0;

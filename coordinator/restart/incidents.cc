@@ -23,6 +23,10 @@ IncidentRecord& OpenIncident(RunContext& context, const std::string& job, const 
     context.effects.emplace_back(EraseIncident{context.table.incidents.begin()->first});
     context.table.incidents.erase(context.table.incidents.begin());
   }
+  HOLDFAST_INVARIANT(
+      *context.options.invariants,
+      context.table.incidents.empty() || context.table.incidents.rbegin()->first < incident.id,
+      Kv("id", incident.id));
   return context.table.incidents[incident.id] = std::move(incident);
 }
 

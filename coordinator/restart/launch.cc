@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <set>
 
 #include "coordinator/restart/gpus.h"
 #include "coordinator/restart/incidents.h"
@@ -23,7 +24,28 @@ uint32_t PortOf(const std::string& job, const std::string& run_id, uint32_t seed
   return kPortFirst + hash % kPorts;
 }
 
+/// Checks that a launch starts every rank exactly once, on nodes that may have workers.
+void CheckLaunch(const RunReadContext& context, const Run& run, const Placement& placement) {
+  InvariantMonitor& monitor = *context.options.invariants;
+  const std::string& job = run.record.spec.job;
+  HOLDFAST_INVARIANT(monitor, placement.nodes.size() == run.record.spec.nodes, Kv("job", job),
+                     Kv("placed", placement.nodes.size()), Kv("wanted", run.record.spec.nodes));
+  const std::set<std::string> distinct(placement.nodes.begin(), placement.nodes.end());
+  HOLDFAST_INVARIANT(monitor, distinct.size() == placement.nodes.size(), Kv("job", job),
+                     Kv("nodes", fmt::format("{}", fmt::join(placement.nodes, ","))));
+  for (const std::string& node : placement.nodes) {
+    HOLDFAST_INVARIANT(monitor, !context.table.quarantine.contains(node), Kv("job", job),
+                       Kv("node", node));
+    const Run* other = PlacedOn(context, node);
+    HOLDFAST_INVARIANT(monitor, other == nullptr || other == &run, Kv("job", job),
+                       Kv("node", node));
+  }
+  HOLDFAST_INVARIANT(monitor, !HasEnded(run.record.phase), Kv("job", job),
+                     Kv("phase", ToString(run.record.phase)));
+}
+
 void Launch(RunContext& context, Run& run, const Placement& placement) {
+  CheckLaunch(context, run, placement);
   const std::vector<std::string> before = run.record.nodes;
   run.record.nodes = placement.nodes;
   ++run.record.launches;

@@ -3,12 +3,15 @@
 #include <chrono>
 #include <cstdint>
 
+#include "base/invariant.h"
 #include "base/life.h"
 #include "coordinator/contract/runs.h"
 
 namespace holdfast::coord {
 
 struct SupervisorOptions {
+  /// Records violations of the rules; outlives the supervisor.
+  InvariantMonitor* invariants = &InvariantMonitor::Process();
   LifeId life;  // of the store; 0 (tests): run IDs do not contain it
   std::chrono::nanoseconds node_lease = std::chrono::seconds(3);
   /// How long after its last message a lost node is replaced: until then, its agent may only be

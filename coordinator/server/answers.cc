@@ -1,6 +1,7 @@
 #include "coordinator/server/answers.h"
 
 #include "coordinator/api/convert.h"
+#include "coordinator/api/tier_fields.h"
 
 namespace holdfast::coord {
 namespace {
@@ -66,8 +67,10 @@ void Fill(const JobStatus& status, pb::JobStatus* job) {
   job->set_incarnation(status.incarnation.value);
   job->set_world(status.world);
   job->set_ranks_joined(status.ranks_joined);
-  ToProto(status.memory_committed, job->mutable_memory_committed());
-  ToProto(status.disk_committed, job->mutable_disk_committed());
+  for (const TierTraits& traits : kTierTable) {
+    ToProto(status.committed[traits.tier], MutableCommittedAt(job, traits.tier));
+  }
+  ToProto(status.copying[Tier::kRemote], job->mutable_remote_copying());
   ToProto(status.restorable, job->mutable_restorable());
   if (status.restorable.incarnation.value != 0) {
     job->set_restorable_tier(static_cast<uint32_t>(status.restorable_tier));
@@ -78,7 +81,6 @@ void Fill(const JobStatus& status, pb::JobStatus* job) {
   job->set_aborted_total(status.aborted_total);
   job->set_pending_versions(status.pending_versions);
   job->set_newest_seen_step(status.newest_seen.value);
-  ToProto(status.peer_committed, job->mutable_peer_committed());
   ToProto(status.peer_target, job->mutable_peer_target());
   job->set_peer_target_held(status.peer_target_held);
   job->set_peer_members(status.peer_members);
@@ -177,6 +179,7 @@ void FillRestorePlan(const State& state, const pb::PlanRestoreRequest& request,
       wire->set_rank(source.rank.value);
       wire->set_node(source.node);
       wire->set_address(source.address);
+      wire->set_peer_address(source.peer_address);
       wire->set_tier(static_cast<uint32_t>(source.tier));
       wire->set_image_bytes(source.image_bytes);
       wire->set_digest(source.digest);

@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/log.h"
+#include "base/log_level.h"
 #include "base/service_manager.h"
 #include "coordinator/server/coordinator_server.h"
 

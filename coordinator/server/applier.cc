@@ -9,9 +9,15 @@
 namespace holdfast::coord {
 namespace {
 constexpr auto kReloadInterval = std::chrono::milliseconds(200);
+/// A coordinator that stands by learns within this time that it leads.
+constexpr auto kStandbyInterval = std::chrono::milliseconds(20);
 /// A late wake-up counts as a pause from this delay on. Shorter delays are normal on a busy
 /// machine.
 constexpr auto kPauseMin = std::chrono::milliseconds(250);
+
+Status LeaseEnded() {
+  return FencedError("this coordinator's lease has ended; another one may lead");
+}
 
 /// What a batch contains, as far as crash points and the log depend on it.
 struct BatchMarks {
@@ -34,8 +40,8 @@ BatchMarks MarksOf(const std::vector<Effect>& effects) {
 }
 
 Tier TierOf(uint32_t bit) {
-  for (Tier tier : {Tier::kPeer, Tier::kDisk, Tier::kRemote}) {
-    if (bit == TierBit(tier)) return tier;
+  for (const TierTraits& traits : kTierTable) {
+    if (bit == TierBit(traits.tier)) return traits.tier;
   }
   return Tier::kMemory;
 }
@@ -101,26 +107,31 @@ void LogEffect(const Effect& effect) {
 }  // namespace
 
 Applier::Applier(std::string cluster, StateOptions options, SupervisorOptions runs,
-                 StoreOpener opener, Clock& clock, RestartHandler restart)
+                 StoreOpener opener, Clock& clock, RestartHandler restart, Startup startup)
     : cluster_(std::move(cluster)),
       options_(std::move(options)),
       run_options_(runs),
       opener_(std::move(opener)),
       run_restart_command_(std::move(restart)),
+      startup_(startup),
       clock_(clock),
       tick_(std::clamp<std::chrono::nanoseconds>(options_.node_lease / 10,
                                                  std::chrono::milliseconds(10),
-                                                 std::chrono::milliseconds(100))) {}
+                                                 std::chrono::milliseconds(100))) {
+  options_.invariants = run_options_.invariants = &invariants_;
+}
 
 Result<std::unique_ptr<Applier>> Applier::Start(std::string cluster, StateOptions options,
                                                 SupervisorOptions runs, StoreOpener opener,
-                                                Clock& clock, RestartHandler restart) {
+                                                Clock& clock, RestartHandler restart,
+                                                Startup startup) {
   std::unique_ptr<Applier> applier(new Applier(std::move(cluster), std::move(options), runs,
-                                               std::move(opener), clock, std::move(restart)));
+                                               std::move(opener), clock, std::move(restart),
+                                               startup));
   applier->last_wake_ = clock.Now();
   applier->at_ = {applier->last_wake_, clock.WallNanos()};
-  HOLDFAST_RETURN_IF_ERROR(applier->Load());
-  applier->thread_ = std::thread([raw = applier.get()] { raw->Run(); });
+  if (startup == Startup::kNeedsStore) HOLDFAST_RETURN_IF_ERROR(applier->Load());
+  applier->thread_ = Thread([raw = applier.get()] { raw->Run(); });
   return applier;
 }
 
@@ -140,11 +151,14 @@ Status Applier::Load() {
   supervisor_.reset();
   catalog_.reset();
   HOLDFAST_ASSIGN_OR_RETURN(auto store, opener_());
-  HOLDFAST_ASSIGN_OR_RETURN(auto catalog, Catalog::Open(std::move(store), cluster_));
+  HOLDFAST_ASSIGN_OR_RETURN(auto catalog, Catalog::Open(std::move(store), cluster_, invariants_));
   HOLDFAST_ASSIGN_OR_RETURN(Records records, catalog->Read());
+  HOLDFAST_INVARIANT(invariants_, catalog->epoch().value > epoch_.load(),
+                     Kv("epoch", catalog->epoch().value), Kv("before", epoch_.load()));
   options_.epoch = catalog->epoch();
   options_.life = run_options_.life = catalog->life();
   HOLDFAST_ASSIGN_OR_RETURN(State state, State::Load(options_, records, at_));
+  HOLDFAST_RETURN_IF_ERROR(invariants_.error());
   attendance_.Reset(records);
   catalog_ = std::move(catalog);
   state_.emplace(std::move(state));
@@ -216,8 +230,10 @@ void Applier::AnswerQueries(Work& work, bool stopping) {
 }
 
 std::vector<Applier::Work> Applier::Take() {
+  const bool stands_by = !state_ && startup_ == Startup::kMayStandBy;
+  const auto wait = stands_by ? std::min<std::chrono::nanoseconds>(tick_, kStandbyInterval) : tick_;
   MutexLock lock(mutex_);
-  if (queue_.empty() && !stopping_) wake_.WaitFor(mutex_, tick_);
+  if (queue_.empty() && !stopping_) wake_.WaitFor(mutex_, wait);
   return std::exchange(queue_, {});
 }
 
@@ -240,15 +256,41 @@ void Applier::Run() {
       for (Work& work : batch) AnswerQueries(work, true);
       return;
     }
-    if (!state_ && clock_.Now() >= reload_at_) {
-      Status status = Load();
-      if (!status.ok()) {
-        Log(LogLevel::kError, "StoreUnusable", {Kv("why", status.ToString())});
-        reload_at_ = clock_.Now() + kReloadInterval;
-      }
-    }
+    if (state_ && !catalog_->Held()) Drop(LeaseEnded());
+    LoadIfDue();
     ApplyBatch(batch);
   }
+}
+
+void Applier::LoadIfDue() {
+  if (state_ || invariants_.violated() || clock_.Now() < reload_at_) return;
+  const Status status = Load();
+  if (status.ok()) {
+    load_error_.clear();
+    return;
+  }
+  const bool stands_by =
+      startup_ == Startup::kMayStandBy && status.code() == ErrorCode::kUnavailable;
+  if (status.ToString() != load_error_) {
+    load_error_ = status.ToString();
+    if (stands_by) {
+      Log(LogLevel::kInfo, "CoordinatorStandsBy", {Kv("why", load_error_)});
+    } else {
+      Log(LogLevel::kError, "StoreUnusable", {Kv("why", load_error_)});
+    }
+  }
+  reload_at_ = clock_.Now() + (stands_by ? kStandbyInterval : kReloadInterval);
+}
+
+void Applier::Drop(const Status& why) {
+  if (state_) {
+    Log(LogLevel::kError, "StateDropped", {Kv("why", why.ToString())});
+    reload_at_ = clock_.Now();
+  }
+  state_.reset();
+  supervisor_.reset();
+  catalog_.reset();
+  AbandonClients(UnavailableError("the coordinator is loading its store again; try again"));
 }
 
 /// Detects a pause by a late wake-up. A stopped process, a frozen machine and a write that hangs
@@ -299,6 +341,7 @@ void Applier::ApplyRunChanges(std::vector<Effect>& effects) {
 }
 
 void Applier::ApplyBatch(std::vector<Work>& batch) {
+  if (invariants_.violated()) return Refuse(batch);
   std::vector<Effect> effects;
   // This comes first: otherwise an event could find an expired lease.
   if (state_ && resumed_) Apply(Tick{.resumed = true}, effects);
@@ -317,19 +360,20 @@ void Applier::ApplyBatch(std::vector<Work>& batch) {
   }
   if (state_) ApplyRunChanges(effects);
   Status status = UnavailableError("the metadata store is unavailable; try again");
-  if (state_) status = StoreBatch(effects);
+  HOLDFAST_INVARIANT(invariants_, state_.has_value() == supervisor_.has_value(),
+                     Kv("state", state_.has_value()), Kv("supervisor", supervisor_.has_value()));
+  if (state_ && !invariants_.violated()) status = StoreBatch(effects);
+  if (invariants_.violated()) {
+    StopApplying();
+    return Refuse(batch);
+  }
+  // The lease may have ended while this process was stopped: then another coordinator directs.
+  if (status.ok() && !catalog_->Held()) status = LeaseEnded();
   if (status.ok()) {
     Deliver(effects);
     if (MarksOf(effects).commit) HOLDFAST_CRASH_POINT("coordinator.after_publish");
   } else {
-    if (state_) {
-      Log(LogLevel::kError, "StoreWriteFailed", {Kv("why", status.ToString())});
-      reload_at_ = clock_.Now();
-    }
-    state_.reset();
-    supervisor_.reset();
-    catalog_.reset();
-    AbandonClients(UnavailableError("the coordinator is loading its store again; try again"));
+    Drop(status);
   }
   for (Work& work : batch) AnswerQueries(work, false);
 }
@@ -374,6 +418,31 @@ void Applier::CloseSink(AttachId attach, const Status& why) {
 void Applier::AbandonClients(const Status& why) {
   for (auto& [request, handler] : std::exchange(handlers_, {})) handler(nullptr);
   for (auto& [attach, sink] : std::exchange(sinks_, {})) sink->Close(why);
+}
+
+void Applier::StopApplying() {
+  Log(LogLevel::kError, "ApplierStopped", {Kv("why", invariants_.what())});
+  state_.reset();
+  supervisor_.reset();
+  // Without a catalog the violation was found while the store was loaded.
+  if (catalog_ == nullptr) return;
+  const Result<Records> records = catalog_->Read();
+  if (!records) {
+    Log(LogLevel::kError, "StoreUnusable", {Kv("why", records.error().ToString())});
+    return;
+  }
+  Result<State> state = State::Load(options_, *records, at_);
+  if (!state) return;
+  state_.emplace(*std::move(state));
+  supervisor_.emplace(run_options_, *records, at_);
+}
+
+void Applier::Refuse(std::vector<Work>& batch) {
+  for (Work& work : batch) Register(work);
+  AbandonClients(
+      UnavailableError("the coordinator has stopped: an invariant is violated; see the section "
+                       "INVARIANT_VIOLATED of the runbook"));
+  for (Work& work : batch) AnswerQueries(work, false);
 }
 
 }  // namespace holdfast::coord

@@ -6,11 +6,13 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <thread>
+#include <string>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/invariant.h"
 #include "base/mutex.h"
+#include "base/thread.h"
 #include "coordinator/restart/supervisor.h"
 #include "coordinator/server/attendance.h"
 #include "coordinator/state/state.h"
@@ -30,8 +32,11 @@ class DirectiveSink {
 /// The single writer. Its thread applies all queued events as a batch and stores their effects in
 /// one synced write; only then does it send replies and directives. If the write fails, its outcome
 /// is unknown: the applier drops the state, ends all waiting calls so that they are tried again,
-/// closes every stream, and loads the state from the store again. Threads: any may call Submit,
-/// Attach, Query and Stop.
+/// closes every stream, and loads the state from the store again.
+///
+/// Once an invariant is violated, the state in memory may be wrong. The applier then stores nothing
+/// more: it refuses events, closes the streams, and answers queries from what the store has. Only a
+/// new process applies events again. Threads: any may call Submit, Attach, Query and Stop.
 class Applier {
  public:
   using StoreOpener = std::function<Result<std::unique_ptr<MetaStore>>()>;
@@ -42,11 +47,16 @@ class Applier {
   using RestartHandler = std::function<void(const IncidentRecord&)>;
   using SupervisorQuery = std::function<void(const Supervisor*)>;
 
+  /// Whether Start() needs the store. On a shared store another coordinator may lead for days.
+  enum class Startup { kNeedsStore, kMayStandBy };
+
   /// Opens the store and takes the next epoch. `clock` outlives the applier. The applier calls
-  /// `restart` for each incident whose job needs restart.command.
+  /// `restart` for each incident whose job needs restart.command. With kMayStandBy, a store that
+  /// cannot be opened is tried again until it can; calls fail as Unavailable meanwhile.
   static Result<std::unique_ptr<Applier>> Start(std::string cluster, StateOptions options,
                                                 SupervisorOptions runs, StoreOpener opener,
-                                                Clock& clock, RestartHandler restart = nullptr);
+                                                Clock& clock, RestartHandler restart = nullptr,
+                                                Startup startup = Startup::kNeedsStore);
   ~Applier();
 
   /// Returns a unique number for a request or a stream.
@@ -58,6 +68,8 @@ class Applier {
   void Attach(NodeAttached event, std::shared_ptr<DirectiveSink> sink);
   void Query(StateQuery state_query);
   void Query(SupervisorQuery state_query);
+  /// Describes the violated invariant that stopped the applier; empty while the applier works.
+  std::string stopped_why() const { return invariants_.what(); }
   const Attendance& attendance() const { return attendance_; }
   /// Ends the thread, fails all waiting calls and closes every stream.
   void Stop();
@@ -76,10 +88,14 @@ class Applier {
   };
 
   Applier(std::string cluster, StateOptions options, SupervisorOptions runs, StoreOpener opener,
-          Clock& clock, RestartHandler restart);
+          Clock& clock, RestartHandler restart, Startup startup);
   /// Sets the time of the next batch.
   void UpdateTime();
   Status Load();
+  /// Loads the state if there is none and it is time.
+  void LoadIfDue();
+  /// Discards the state: its coordinator no longer has the store, or a write failed.
+  void Drop(const Status& why);
   void Run();
   std::vector<Work> Take();
   void Register(Work& work);
@@ -91,13 +107,19 @@ class Applier {
   void Deliver(const std::vector<Effect>& effects);
   void CloseSink(AttachId attach, const Status& why);
   void AbandonClients(const Status& why);
+  /// Drops the batch, whose effects were not stored, and replaces the state by what the store has.
+  void StopApplying();
+  /// Refuses the events of a batch after StopApplying(). Queries are answered.
+  void Refuse(std::vector<Work>& batch);
   void Enqueue(Work work);
 
   const std::string cluster_;
+  InvariantMonitor invariants_{"coordinator"};
   StateOptions options_;
   SupervisorOptions run_options_;
   const StoreOpener opener_;
   const RestartHandler run_restart_command_;
+  const Startup startup_;
   Clock& clock_;
   const std::chrono::nanoseconds tick_;
   std::atomic<uint64_t> next_id_{1};
@@ -123,8 +145,9 @@ class Applier {
   bool resumed_ = false;       // a pause ended just before this batch
   Clock::TimePoint last_tick_;
   Clock::TimePoint reload_at_;
+  std::string load_error_;  // last one, logged once
 
-  std::thread thread_;
+  Thread thread_;
 };
 
 }  // namespace holdfast::coord

@@ -10,7 +10,9 @@
 namespace holdfast::coord {
 
 inline grpc::Status StateUnknown() {
-  return {grpc::StatusCode::UNAVAILABLE, "the coordinator is loading its store again; try again"};
+  return {
+      grpc::StatusCode::UNAVAILABLE,
+      "the coordinator loads its store again, or has stopped (see `holdfast status`); try again"};
 }
 
 /// Ends a unary call at once with `outcome`, which may be OK.

@@ -4,6 +4,9 @@
 
 #include "base/endpoint.h"
 #include "base/ids.h"
+#include "base/log_level.h"
+#include "coordinator/etcd/client.h"
+#include "coordinator/etcd/url.h"
 #include "storage/erasure/coding_tables.h"
 
 namespace holdfast::coord {
@@ -18,10 +21,32 @@ void BindServer(CoordinatorConfig& config, ConfigSchema& schema) {
              "chooses a free port, and the coordinator writes it to data_dir/endpoint. Beyond "
              "loopback only with [tls].");
   schema.Add("data_dir", &config.data_dir,
-             "Directory of the metadata store. Losing it loses every version.");
+             "Directory of the embedded metadata store. Losing it loses every version.");
+  schema.Add("store", &config.store,
+             "Where the metadata is: embedded (a RocksDB in data_dir, one coordinator), or "
+             "etcd://HOST:PORT,HOST:PORT,HOST:PORT, which any number of coordinators share: one "
+             "leads, the others stand by.");
+  schema.Add("advertise", &config.advertise,
+             "With etcd: where agents and operators reach this coordinator, as in their list of "
+             "coordinators. Empty: listen.");
   schema.Add("node_lease_ms", &config.node_lease_ms,
              "A node that sends no message for this long counts as lost.", 200, 600'000);
   schema.Add("log_level", &config.log_level, "debug, info, warn or error.");
+}
+
+void BindEtcd(CoordinatorConfig& config, ConfigSchema& schema) {
+  schema.Add("etcd.lease_s", &config.etcd_lease_s,
+             "Seconds after which the coordinators replace a leader that does not answer. etcd "
+             "needs more than one and a half of its election timeouts.",
+             2, 60);
+  schema.Add("etcd.request_bytes_max", &config.etcd_request_bytes_max,
+             "Largest request that etcd's members accept: their --max-request-bytes.", 1 << 16,
+             kControlMessageBytesMax);
+  schema.Add("etcd.ca", &config.etcd_tls.ca,
+             "PEM file of the CA of etcd's members. Beyond loopback, all three files are needed.");
+  schema.Add("etcd.cert", &config.etcd_tls.cert,
+             "PEM file of this coordinator's client certificate.");
+  schema.Add("etcd.key", &config.etcd_tls.key, "PEM file of its private key.");
 }
 
 void BindJobs(CoordinatorConfig& config, ConfigSchema& schema) {
@@ -29,6 +54,17 @@ void BindJobs(CoordinatorConfig& config, ConfigSchema& schema) {
              1'000'000);
   schema.Add("retention.keep_every", &config.keep_every,
              "Also keep versions whose step is a multiple of this; 0: none.", 0, 1'000'000'000'000);
+  schema.Add("remote.every", &config.remote_every,
+             "Copy a version from disk to tier remote this many steps after the one before, where "
+             "agents have remote.url. 0: as often as the tier keeps up.",
+             0, 1'000'000'000'000);
+  schema.Add("remote.interval_s", &config.remote_interval_s,
+             "Least time from one version at tier remote to the next.", 0, 31'536'000);
+  schema.Add("remote.keep_last", &config.remote_keep_last, "Newest versions kept at tier remote.",
+             1, 1'000'000);
+  schema.Add("remote.keep_every", &config.remote_keep_every,
+             "Also keep versions at tier remote whose step is a multiple of this; 0: none.", 0,
+             1'000'000'000'000);
   schema.Add("jobs.release_after_s", &config.release_after_s,
              "A job whose trainers all ended with a goodbye, or whose run ended, releases its "
              "memory this many seconds after its end, once its newest version is on disk with its "
@@ -108,13 +144,13 @@ void BindDetect(CoordinatorConfig& config, ConfigSchema& schema) {
 ConfigSchema BindConfig(CoordinatorConfig& config) {
   ConfigSchema schema("holdfast-coordinator: decides which versions are complete");
   BindServer(config, schema);
+  BindEtcd(config, schema);
   BindJobs(config, schema);
   BindPeers(config, schema);
   BindRestart(config, schema);
   BindDetect(config, schema);
   config.metrics.Bind(schema);
-  schema.Add("drills.enabled", &config.drills_enabled,
-             "Let `holdfast drill` kill this coordinator; it starts again automatically.");
+  config.ui.Bind(schema);
   schema.Add("tls.ca", &config.tls.ca, "PEM file of the authority that signs every certificate.");
   schema.Add("tls.cert", &config.tls.cert, "PEM file of this coordinator's certificate.");
   schema.Add("tls.key", &config.tls.key, "PEM file of its private key.");
@@ -128,13 +164,30 @@ Result<DetectAction> ParseDetectAction(const std::string& text) {
   return Fail(InvalidArgumentError("detect.action '" + text + "': use off, alert or restart"));
 }
 
-Result<LogLevel> ParseLogLevel(const std::string& text) {
-  if (text == "debug") return LogLevel::kDebug;
-  if (text == "info") return LogLevel::kInfo;
-  if (text == "warn") return LogLevel::kWarn;
-  if (text == "error") return LogLevel::kError;
-  return Fail(InvalidArgumentError("log_level '" + text + "': use debug, info, warn or error"));
+namespace {
+Status CheckStore(const CoordinatorConfig& config, const Endpoint& listen) {
+  if (config.store == kEmbeddedStore) return Status::Ok();
+  if (!IsEtcdUrl(config.store)) {
+    return InvalidArgumentError(fmt::format(
+        "store '{}': use embedded or etcd://HOST:PORT,HOST:PORT,HOST:PORT", config.store));
+  }
+  HOLDFAST_ASSIGN_OR_RETURN(const EtcdUrl url, ParseEtcdUrl(config.store));
+  auto client = EtcdClient::Make(url.members, config.etcd_tls);
+  if (!client) return client.error();
+  if (!config.advertise.empty()) {
+    auto address = ParseEndpoint(config.advertise);
+    return address ? Status::Ok() : address.error().WithContext("advertise");
+  }
+  const bool everywhere = listen.host == "0.0.0.0" || listen.host == "::";
+  if (listen.kind == Endpoint::Kind::kTcp && (everywhere || listen.port == 0)) {
+    return InvalidArgumentError(
+        fmt::format("listen '{}' is no address that agents can connect to; set advertise, which "
+                    "the other coordinators redirect to",
+                    config.listen));
+  }
+  return Status::Ok();
 }
+}  // namespace
 
 Status CheckConfig(const CoordinatorConfig& config) {
   HOLDFAST_RETURN_IF_ERROR(ValidateName("cluster", config.cluster));
@@ -145,7 +198,9 @@ Status CheckConfig(const CoordinatorConfig& config) {
     return InvalidArgumentError(
         fmt::format("data_dir '{}' is not an absolute path", config.data_dir));
   }
+  HOLDFAST_RETURN_IF_ERROR(CheckStore(config, listen));
   HOLDFAST_RETURN_IF_ERROR(CheckMetrics(config.metrics, {config.tls.cert, config.tls.key}));
+  HOLDFAST_RETURN_IF_ERROR(ui::CheckUi(config.ui, {config.tls.cert, config.tls.key}));
   HOLDFAST_RETURN_IF_ERROR(ValidateName("peers.domain_label", config.peers_domain_label));
   if (config.peers_parity >= config.peers_group_nodes) {
     return InvalidArgumentError(

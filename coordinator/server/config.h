@@ -4,21 +4,33 @@
 #include <string>
 
 #include "base/config.h"
-#include "base/log.h"
 #include "base/metrics/metrics_options.h"
 #include "coordinator/api/channel.h"
 #include "coordinator/contract/runs.h"
+#include "coordinator/ui/ui_options.h"
 
 namespace holdfast::coord {
+
+/// The value of `store` for the RocksDB in data_dir.
+inline constexpr const char* kEmbeddedStore = "embedded";
 
 struct CoordinatorConfig {
   std::string cluster = "holdfast";
   std::string listen = "127.0.0.1:7070";
   std::string data_dir = "/var/lib/holdfast/coordinator";
+  std::string store = kEmbeddedStore;
+  std::string advertise;  // empty: `listen`
+  int64_t etcd_lease_s = 3;
+  int64_t etcd_request_bytes_max = 3 << 19;
+  TlsFiles etcd_tls;
   int64_t node_lease_ms = 3000;
   std::string log_level = "info";
   int64_t keep_last = 3;
   int64_t keep_every = 0;
+  int64_t remote_every = 0;
+  int64_t remote_interval_s = 0;
+  int64_t remote_keep_last = 3;
+  int64_t remote_keep_every = 0;
   int64_t release_after_s = 5;
   int64_t release_dead_after_s = 3600;
   int64_t forget_after_s = 0;
@@ -36,7 +48,7 @@ struct CoordinatorConfig {
   int64_t detect_restart_stuck_after_ms = 60'000;
   int64_t detect_restart_absent_after_ms = 600'000;
   MetricsOptions metrics;
-  bool drills_enabled = false;
+  ui::UiOptions ui;
   TlsFiles tls;
 };
 
@@ -46,7 +58,6 @@ ConfigSchema BindConfig(CoordinatorConfig& config);
 /// Checks everything that can be checked before the start: names, addresses, levels, groups and TLS
 /// files.
 Status CheckConfig(const CoordinatorConfig& config);
-Result<LogLevel> ParseLogLevel(const std::string& text);
 
 /// Parses off, alert or restart; anything else is InvalidArgument.
 Result<DetectAction> ParseDetectAction(const std::string& text);

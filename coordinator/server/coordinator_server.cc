@@ -1,9 +1,12 @@
 #include "coordinator/server/coordinator_server.h"
 
 #include <algorithm>
+#include <filesystem>
 
 #include "base/log.h"
 #include "base/random.h"
+#include "coordinator/etcd/url.h"
+#include "coordinator/server/leader_hint.h"
 #include "coordinator/server/metrics.h"
 #include "coordinator/store/rocks_store.h"
 
@@ -11,13 +14,48 @@ namespace holdfast::coord {
 namespace {
 // All calls have ended by then: this only limits the wait for idle clients to disconnect.
 constexpr int64_t kStopPatienceMs = 300;
+constexpr std::chrono::seconds kPageInterval(2);
+
+/// Makes data_dir, where drills keep records. Refuses one with an embedded store: that store has
+/// the decisions of this cluster, and an etcd without them would begin a new life.
+Status PrepareDataDir(const std::string& data_dir) {
+  std::error_code error;
+  if (std::filesystem::exists(data_dir + "/metadata/CURRENT", error)) {
+    return FailedPreconditionError(
+        data_dir +
+        "/metadata has an embedded store, and store names an etcd, which does not have "
+        "its records. Move the folder away to begin in etcd: 'holdfast adopt' then takes "
+        "over the versions (docs/backup.md)");
+  }
+  std::filesystem::create_directories(data_dir, error);
+  return error ? ErrnoStatus(error.value(), "mkdir " + data_dir) : Status::Ok();
+}
+
+Result<std::unique_ptr<EtcdSession>> OpenEtcdSession(const CoordinatorConfig& config) {
+  HOLDFAST_ASSIGN_OR_RETURN(const EtcdUrl url, ParseEtcdUrl(config.store));
+  HOLDFAST_ASSIGN_OR_RETURN(auto client, EtcdClient::Make(url.members, config.etcd_tls));
+  EtcdSessionOptions options;
+  options.address = config.advertise.empty() ? config.listen : config.advertise;
+  options.lease = std::chrono::seconds(config.etcd_lease_s);
+  options.store.prefix = url.PrefixOf(config.cluster);
+  options.store.request_bytes_max = config.etcd_request_bytes_max;
+  options.store.patience = 2 * options.lease;
+  return EtcdSession::Start(std::move(client), std::move(options));
+}
 }  // namespace
 
 Result<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(const CoordinatorConfig& config,
                                                                     Applier::StoreOpener opener,
                                                                     Clock& clock) {
   HOLDFAST_RETURN_IF_ERROR(CheckConfig(config));  // before the store is touched
+  return Start(config, std::move(opener), nullptr, clock);
+}
+
+Result<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
+    const CoordinatorConfig& config, Applier::StoreOpener opener,
+    std::unique_ptr<EtcdSession> session, Clock& clock) {
   std::unique_ptr<CoordinatorServer> server(new CoordinatorServer());
+  server->session_ = std::move(session);
   HOLDFAST_ASSIGN_OR_RETURN(server->endpoint_, ParseEndpoint(config.listen));
   StateOptions options;
   options.node_lease = std::chrono::milliseconds(config.node_lease_ms);
@@ -25,6 +63,11 @@ Result<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(const Coordi
       std::min<std::chrono::nanoseconds>(options.detach_grace, options.node_lease / 4);
   options.keep_last = static_cast<uint32_t>(config.keep_last);
   options.keep_every = static_cast<uint64_t>(config.keep_every);
+  CopyOptions& remote = options.copies[Tier::kRemote];
+  remote.every_steps = static_cast<uint64_t>(config.remote_every);
+  remote.interval = std::chrono::seconds(config.remote_interval_s);
+  remote.retention = {static_cast<uint64_t>(config.remote_keep_last),
+                      static_cast<uint64_t>(config.remote_keep_every)};
   options.release_after = std::chrono::seconds(config.release_after_s);
   options.release_dead_after = std::chrono::seconds(config.release_dead_after_s);
   options.forget_after = std::chrono::seconds(config.forget_after_s);
@@ -47,8 +90,11 @@ Result<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(const Coordi
   const auto restart = [command = server->restart_command_.get()](const IncidentRecord& incident) {
     command->Run(incident);
   };
-  HOLDFAST_ASSIGN_OR_RETURN(server->applier_, Applier::Start(config.cluster, options, runs,
-                                                             std::move(opener), clock, restart));
+  const auto startup =
+      server->session_ == nullptr ? Applier::Startup::kNeedsStore : Applier::Startup::kMayStandBy;
+  HOLDFAST_ASSIGN_OR_RETURN(
+      server->applier_,
+      Applier::Start(config.cluster, options, runs, std::move(opener), clock, restart, startup));
   server->restart_command_->Start(
       [applier = server->applier_.get()](uint64_t incident, bool ok, std::string how) {
         applier->Submit(RunEvent(RestartCommandEnded{incident, ok, std::move(how)}));
@@ -69,24 +115,47 @@ Result<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(const Coordi
       server->applier_->attendance(), detector, clock);
   server->service_ =
       std::make_unique<CoordinatorService>(config.cluster, *server->applier_, *server->watcher_);
-  if (config.drills_enabled) server->service_->AllowDrills(config.data_dir + "/drills");
-  HOLDFAST_ASSIGN_OR_RETURN(
-      server->server_, StartServer(*server->service_, server->endpoint_, config.tls, "listen"));
-  if (!config.metrics.enabled()) return server;
-  HOLDFAST_ASSIGN_OR_RETURN(server->metrics_,
-                            MetricsServer::Start(config.metrics, {config.tls.cert, config.tls.key},
-                                                 [raw = server.get(), &clock] {
-                                                   return CollectMetrics(*raw->applier_,
-                                                                         *raw->watcher_, clock);
-                                                 }));
-  Log(LogLevel::kInfo, "MetricsListening",
-      {Kv("address", server->metrics_->address()), Kv("https", server->metrics_->https()),
-       Kv("textfile", config.metrics.textfile)});
+  HOLDFAST_RETURN_IF_ERROR(server->StartPage(config, clock));
+  server->service_->ReportPage(server->page_url());
+  InterceptorFactories interceptors;
+  if (server->session_ != nullptr) interceptors.push_back(MakeLeaderHints(*server->session_));
+  HOLDFAST_ASSIGN_OR_RETURN(server->server_,
+                            StartServer(*server->service_, server->endpoint_, config.tls, "listen",
+                                        kControlMessageBytesMax, 0, std::move(interceptors)));
+  HOLDFAST_RETURN_IF_ERROR(server->StartMetrics(config, clock));
   return server;
+}
+
+Status CoordinatorServer::StartMetrics(const CoordinatorConfig& config, Clock& clock) {
+  if (!config.metrics.enabled()) return Status::Ok();
+  HOLDFAST_ASSIGN_OR_RETURN(
+      metrics_,
+      MetricsServer::Start(config.metrics, {config.tls.cert, config.tls.key},
+                           [this, &clock] { return CollectMetrics(*applier_, *watcher_, clock); }));
+  Log(LogLevel::kInfo, "MetricsListening",
+      {Kv("address", metrics_->address()), Kv("https", metrics_->https()),
+       Kv("textfile", config.metrics.textfile)});
+  return Status::Ok();
+}
+
+Status CoordinatorServer::StartPage(const CoordinatorConfig& config, Clock& clock) {
+  if (!config.ui.enabled()) return Status::Ok();
+  page_source_ = std::make_unique<PageSource>(config.cluster, *applier_, *watcher_, clock);
+  HOLDFAST_ASSIGN_OR_RETURN(page_, ui::UiServer::Start(config.ui, {config.tls.cert, config.tls.key},
+                                                       *page_source_, clock, kPageInterval));
+  Log(LogLevel::kInfo, "PageListening", {Kv("url", page_url())});
+  return Status::Ok();
 }
 
 Result<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(const CoordinatorConfig& config,
                                                                     Clock& clock) {
+  HOLDFAST_RETURN_IF_ERROR(CheckConfig(config));
+  if (config.store != kEmbeddedStore) {
+    HOLDFAST_RETURN_IF_ERROR(PrepareDataDir(config.data_dir));
+    HOLDFAST_ASSIGN_OR_RETURN(auto session, OpenEtcdSession(config));
+    auto etcd_opener = [raw = session.get()] { return raw->OpenStore(); };
+    return Start(config, etcd_opener, std::move(session), clock);
+  }
   auto opener = [dir = config.data_dir + "/metadata"]() -> Result<std::unique_ptr<MetaStore>> {
     HOLDFAST_ASSIGN_OR_RETURN(auto store, RocksStore::Open(dir));
     return std::unique_ptr<MetaStore>(std::move(store));
@@ -100,11 +169,16 @@ void CoordinatorServer::AfterNextBatch(std::function<void()> then) {
 }
 
 CoordinatorServer::~CoordinatorServer() {
-  metrics_.reset();  // uses the objects that stop below
+  // These use the objects that stop below.
+  page_.reset();
+  metrics_.reset();
   if (watcher_) watcher_->Stop();
   // Stop the applier before the gRPC server: it ends the waiting calls, so the shutdown is short.
   if (applier_) applier_->Stop();
   if (restart_command_) restart_command_->Stop();
+  // Before the server waits for its clients, so that another coordinator leads at once. The applier
+  // has stopped, so nothing is directed any more.
+  if (session_) session_->Stop();
   if (server_) {
     server_->Shutdown(gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
                                    gpr_time_from_millis(kStopPatienceMs, GPR_TIMESPAN)));

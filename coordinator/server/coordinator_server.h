@@ -6,10 +6,13 @@
 #include <memory>
 
 #include "base/metrics/metrics_server.h"
+#include "coordinator/etcd/session.h"
 #include "coordinator/server/applier.h"
 #include "coordinator/server/config.h"
+#include "coordinator/server/page_source.h"
 #include "coordinator/server/restart_command.h"
 #include "coordinator/server/service.h"
+#include "coordinator/ui/ui_server.h"
 
 namespace holdfast::coord {
 
@@ -21,7 +24,8 @@ class CoordinatorServer {
   static Result<std::unique_ptr<CoordinatorServer>> Start(const CoordinatorConfig& config,
                                                           Applier::StoreOpener opener,
                                                           Clock& clock);
-  /// The same, with the RocksDB store in the configuration's data_dir.
+  /// The same, with the store of the configuration: the RocksDB in data_dir, or an etcd. With etcd,
+  /// the server may stand by.
   static Result<std::unique_ptr<CoordinatorServer>> Start(const CoordinatorConfig& config,
                                                           Clock& clock);
   ~CoordinatorServer();
@@ -30,6 +34,8 @@ class CoordinatorServer {
   const Endpoint& endpoint() const { return endpoint_; }
   /// Returns the address for metrics, with the port that was bound; empty if metrics are off.
   std::string metrics_address() const { return metrics_ ? metrics_->address() : ""; }
+  /// Returns the URL of the page, with the port that was bound; empty: no page.
+  std::string page_url() const { return page_ ? page_->url() : ""; }
   Epoch epoch() const { return applier_->epoch(); }
   /// Calls `then` once, on the applier's thread, after it has stored the effects of its next batch.
   void AfterNextBatch(std::function<void()> then);
@@ -37,14 +43,24 @@ class CoordinatorServer {
 
  private:
   CoordinatorServer() = default;
+  Status StartPage(const CoordinatorConfig& config, Clock& clock);
+  Status StartMetrics(const CoordinatorConfig& config, Clock& clock);
+
+  static Result<std::unique_ptr<CoordinatorServer>> Start(const CoordinatorConfig& config,
+                                                          Applier::StoreOpener opener,
+                                                          std::unique_ptr<EtcdSession> session,
+                                                          Clock& clock);
 
   Endpoint endpoint_;
+  std::unique_ptr<EtcdSession> session_;  // null: the embedded store
   std::unique_ptr<RestartCommand> restart_command_;
   std::unique_ptr<Applier> applier_;
   std::unique_ptr<Watcher> watcher_;
   std::unique_ptr<CoordinatorService> service_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<MetricsServer> metrics_;
+  std::unique_ptr<PageSource> page_source_;
+  std::unique_ptr<ui::UiServer> page_;
 };
 
 }  // namespace holdfast::coord

@@ -5,6 +5,8 @@
 #include <string_view>
 
 #include "base/program.h"
+#include "coordinator/etcd/etcd_store.h"
+#include "coordinator/etcd/url.h"
 #include "coordinator/server/application.h"
 #include "coordinator/store/backup.h"
 
@@ -28,14 +30,25 @@ std::string TakeBackupTo(int& argc, char** argv) {
   return to;
 }
 
-int BackUp(const std::string& data_dir, const std::string& to) {
-  const auto counts = holdfast::coord::BackUpStore(data_dir + "/metadata", to + "/metadata");
+holdfast::Result<holdfast::coord::BackupCounts> Copy(
+    const holdfast::coord::CoordinatorConfig& config, const std::string& to) {
+  using namespace holdfast::coord;
+  if (config.store == kEmbeddedStore) return BackUpStore(config.data_dir + "/metadata", to);
+  HOLDFAST_ASSIGN_OR_RETURN(const EtcdUrl url, ParseEtcdUrl(config.store));
+  HOLDFAST_ASSIGN_OR_RETURN(auto client, EtcdClient::Make(url.members, config.etcd_tls));
+  EtcdStoreOptions options;
+  options.prefix = url.PrefixOf(config.cluster);
+  return BackUpStore(*EtcdStore::OpenReadOnly(*client, options), to);
+}
+
+int BackUp(const holdfast::coord::CoordinatorConfig& config, const std::string& to) {
+  const auto counts = Copy(config, to + "/metadata");
   if (!counts) {
     fmt::print(stderr, "holdfast-coordinator: {}\n", counts.error().message());
     return 1;
   }
-  fmt::print("copied {} records ({} bytes) of {} to {}\n", counts->records, counts->bytes, data_dir,
-             to);
+  fmt::print("copied {} records ({} bytes) of {} to {}\n", counts->records, counts->bytes,
+             config.store == holdfast::coord::kEmbeddedStore ? config.data_dir : config.store, to);
   return 0;
 }
 }  // namespace
@@ -47,10 +60,10 @@ int main(int argc, char** argv) {
   std::optional<int> done = holdfast::ParseProgramArgs(
       argc, argv,
       "holdfast-coordinator: decides which versions are complete\n"
-      "With --backup-to DIR it copies the store of data_dir into DIR and exits; the coordinator "
+      "With --backup-to DIR it copies the metadata into DIR and exits; the coordinator "
       "may run meanwhile (docs/backup.md)",
       schema, [&config] { return holdfast::coord::CheckConfig(config); });
   if (done) return *done;
-  if (!backup_to.empty()) return BackUp(config.data_dir, backup_to);
+  if (!backup_to.empty()) return BackUp(config, backup_to);
   return holdfast::coord::Application(config).Run();
 }

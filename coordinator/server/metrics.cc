@@ -18,8 +18,8 @@ constexpr MetricSpec kEpoch{"holdfast_coordinator_epoch", Kind::kGauge,
                             "Starts of a coordinator on this store."};
 constexpr MetricSpec kLoaded{
     "holdfast_coordinator_loaded", Kind::kGauge,
-    "1: the state is loaded; 0: the store is loading or does not answer, and the series below are "
-    "missing."};
+    "1: the state is loaded; 0: the store is loading or does not answer, or a violated invariant "
+    "stopped the coordinator, and the series below are missing."};
 constexpr MetricSpec kNodeUp{
     "holdfast_node_up", Kind::kGauge, "1: the node's agent is attached.", {"node"}};
 constexpr MetricSpec kNodeHeld{"holdfast_node_held_bytes",
@@ -34,7 +34,8 @@ constexpr MetricSpec kWarnings{
     "holdfast_node_warnings",
     Kind::kGauge,
     "Conditions that the node's agent reports, by health code: `DISK_FULL`, `DISK_FAILED`, "
-    "`QUARANTINED_FILES`, `IO_URING_REFUSED`, `KEEPER_LOST`, `KEEPER_SHARED` or `NODE_WARNING`.",
+    "`QUARANTINED_FILES`, `IO_URING_REFUSED`, `KEEPER_LOST`, `KEEPER_SHARED`, `INVARIANT_VIOLATED` "
+    "or `NODE_WARNING`.",
     {"node", "code"}};
 constexpr MetricSpec kOtherLife{
     "holdfast_node_other_life_shards",
@@ -157,14 +158,21 @@ constexpr MetricSpec kSuspicions{"holdfast_detector_suspicions_total", Kind::kCo
 constexpr MetricSpec kSuspected{"holdfast_detector_suspected", Kind::kGauge,
                                 "Hangs suspected now: faults if they last."};
 
-constexpr const MetricSpec* kAll[] = {
-    &kEpoch,          &kLoaded,    &kNodeUp,         &kNodeHeld,      &kDiskFree,     &kWarnings,
-    &kOtherLife,      &kRefused,   &kQuarantined,    &kGpuSuspect,    &kIncarnation,  &kJobPhase,
-    &kRanks,          &kJoined,    &kNewestStep,     &kCommittedStep, &kCommittedAge, &kRestorable,
-    &kRestorableStep, &kDurable,   &kUnderProtected, &kPending,       &kCommitted,    &kAborted,
-    &kParityNodes,    &kRunPhase,  &kRestarts,       &kSpares,        &kWorkers,      &kIncidents,
-    &kDetect,         &kRecover,   &kLostSteps,      &kWatchedJobs,   &kDigests,      &kFaults,
-    &kSuspicions,     &kSuspected, &kDroppedSeries};
+constexpr const MetricSpec* kMetricSpecs[] = {
+    &kEpoch,          &kLoaded,       &kNodeUp,
+    &kNodeHeld,       &kDiskFree,     &kWarnings,
+    &kOtherLife,      &kRefused,      &kQuarantined,
+    &kGpuSuspect,     &kIncarnation,  &kJobPhase,
+    &kRanks,          &kJoined,       &kNewestStep,
+    &kCommittedStep,  &kCommittedAge, &kRestorable,
+    &kRestorableStep, &kDurable,      &kUnderProtected,
+    &kPending,        &kCommitted,    &kAborted,
+    &kParityNodes,    &kRunPhase,     &kRestarts,
+    &kSpares,         &kWorkers,      &kIncidents,
+    &kDetect,         &kRecover,      &kLostSteps,
+    &kWatchedJobs,    &kDigests,      &kFaults,
+    &kSuspicions,     &kSuspected,    &kInvariantViolations,
+    &kDroppedSeries};
 
 template <typename Number>
 double Value(Number number) {
@@ -204,15 +212,13 @@ void Show(const JobStatus& job, int64_t now_wall_nanos, MetricsPage& page) {
   page.Set(kRanks, job.world, {job.name});
   page.Set(kJoined, job.ranks_joined, {job.name});
   page.Set(kNewestStep, Value(job.newest_seen.value), {job.name});
-  const auto tier = [&](std::string_view name, VersionId version, int64_t wall_nanos) {
-    if (version.incarnation.value == 0) return;
-    const int64_t age = std::max<int64_t>(now_wall_nanos - wall_nanos, 0);
-    page.Set(kCommittedStep, Value(version.step.value), {job.name, name});
-    page.Set(kCommittedAge, Value(age) / 1e9, {job.name, name});
-  };
-  tier("memory", job.memory_committed, job.memory_wall_nanos);
-  tier("peer", job.peer_committed, job.peer_wall_nanos);
-  tier("disk", job.disk_committed, job.disk_wall_nanos);
+  for (const TierTraits& traits : kTierTable) {
+    const VersionId version = job.committed[traits.tier];
+    if (version.incarnation.value == 0) continue;
+    const int64_t age = std::max<int64_t>(now_wall_nanos - job.wall_nanos[traits.tier], 0);
+    page.Set(kCommittedStep, Value(version.step.value), {job.name, traits.name});
+    page.Set(kCommittedAge, Value(age) / 1e9, {job.name, traits.name});
+  }
   const bool any = job.restorable.incarnation.value != 0;
   page.Set(kRestorable, any && job.not_restorable_why.empty() ? 1 : 0, {job.name});
   if (any) page.Set(kRestorableStep, Value(job.restorable.step.value), {job.name});
@@ -287,17 +293,18 @@ std::future<MetricsPage> QueryApplier(Applier& applier, int64_t now_wall_nanos) 
   };
   // Shared with the queries, which may be answered after the caller has stopped waiting.
   auto answer = std::make_shared<Answer>();
-  applier.Query([answer, now_wall_nanos](const State* state, Epoch) {
-    answer->page.Set(kLoaded, state == nullptr ? 0 : 1);
-    if (state == nullptr) return;
+  applier.Query([answer, now_wall_nanos, &applier](const State* state, Epoch) {
+    const bool works = state != nullptr && applier.stopped_why().empty();
+    answer->page.Set(kLoaded, works ? 1 : 0);
+    if (!works) return;
     ShowNodes(*state, answer->page);
     for (const NodeStatus& node : state->Nodes()) answer->nodes.insert(node.name);
     const auto jobs = state->Jobs("");
     if (!jobs) return;
     for (const JobStatus& job : *jobs) Show(job, now_wall_nanos, answer->page);
   });
-  applier.Query([answer](const Supervisor* supervisor) {
-    if (supervisor != nullptr) {
+  applier.Query([answer, &applier](const Supervisor* supervisor) {
+    if (supervisor != nullptr && applier.stopped_why().empty()) {
       for (const RunStatus& run : supervisor->Runs("")) Show(run, answer->page);
       ShowExcluded(*supervisor, std::move(answer->nodes), answer->page);
       ShowIncidents(*supervisor, answer->page);
@@ -308,7 +315,7 @@ std::future<MetricsPage> QueryApplier(Applier& applier, int64_t now_wall_nanos) 
 }
 }  // namespace
 
-MetricSpecs CoordinatorMetrics() { return kAll; }
+MetricSpecs CoordinatorMetrics() { return kMetricSpecs; }
 
 MetricsPage CollectMetrics(Applier& applier, Watcher& watcher, Clock& clock) {
   std::future<MetricsPage> known = QueryApplier(applier, clock.WallNanos());

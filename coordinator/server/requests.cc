@@ -81,6 +81,7 @@ Result<NodeAttached> ReadAttach(const pb::AttachRequest& request, const std::str
     if (!peer_address) return Fail(peer_address.error().WithContext("peer_address"));
   }
   event.peer_address = request.peer_address();
+  event.no_parity = request.no_parity();
   HOLDFAST_ASSIGN_OR_RETURN(event.labels, FromProto(request.labels()));
   HOLDFAST_RETURN_IF_ERROR(ReadAll(request.replicas(), event.replicas));
   if (request.worker_address().size() > kAddressBytesMax) {
@@ -92,6 +93,7 @@ Result<NodeAttached> ReadAttach(const pb::AttachRequest& request, const std::str
   HOLDFAST_RETURN_IF_ERROR(ReadWorkers(request.workers(), event.workers));
   HOLDFAST_RETURN_IF_ERROR(ReadRanks(request.ranks(), event.ranks));
   event.disk_every = request.disk_every();
+  event.shared_tiers = request.shared_tiers() & kSharedTiers;
   event.life_seen = LifeId{request.life_seen()};
   return event;
 }

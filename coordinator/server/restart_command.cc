@@ -74,7 +74,7 @@ RestartCommand::~RestartCommand() { Stop(); }
 
 void RestartCommand::Start(Ended ended) {
   ended_ = std::move(ended);
-  thread_ = std::thread([this] { Loop(); });
+  thread_ = Thread([this] { Loop(); });
 }
 
 void RestartCommand::Stop() {

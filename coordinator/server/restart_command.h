@@ -5,11 +5,11 @@
 #include <deque>
 #include <functional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/mutex.h"
+#include "base/thread.h"
 #include "coordinator/state/run_records.h"
 
 namespace holdfast::coord {
@@ -53,7 +53,7 @@ class RestartCommand {
   CondVar changed_;
   std::deque<IncidentRecord> pending_ HOLDFAST_GUARDED_BY(mutex_);
   bool stopping_ HOLDFAST_GUARDED_BY(mutex_) = false;
-  std::thread thread_;
+  Thread thread_;
 };
 
 }  // namespace holdfast::coord

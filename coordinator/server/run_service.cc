@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <optional>
@@ -7,7 +6,6 @@
 #include "coordinator/api/convert.h"
 #include "coordinator/api/run_convert.h"
 #include "coordinator/contract/text.h"
-#include "coordinator/faults/injector.h"
 #include "coordinator/server/calls.h"
 #include "coordinator/server/run_answers.h"
 #include "coordinator/server/service.h"
@@ -18,7 +16,6 @@ namespace holdfast::coord {
 namespace {
 constexpr int64_t kStopDeadlineMsMax = 24LL * 3600 * 1000;
 constexpr size_t kWhyBytesMax = 1024;
-constexpr int64_t kDownMsMax = 3'600'000;
 constexpr int kGpuErrorsMax = 64;  // per message
 constexpr uint32_t kXidMax = 0xFFFF;
 constexpr size_t kBusIdBytesMax = 32;
@@ -142,32 +139,6 @@ grpc::ServerUnaryReactor* CoordinatorService::AcknowledgeIncident(
   applier_.Submit(RunEvent(AcknowledgeRequested{id, request->id(), why}), id,
                   AnswerInto(reactor, reply, [](const Reply&) {}));
   return reactor;
-}
-
-/// A separate process kills and restarts the coordinator, since no thread of this one survives.
-grpc::ServerUnaryReactor* CoordinatorService::KillCoordinator(
-    grpc::CallbackServerContext* context, const pb::KillCoordinatorRequest* request,
-    pb::KillCoordinatorReply* reply) {
-  if (drills_folder_.empty()) {
-    return ReplyOutcome(
-        context, reply,
-        FailedPreconditionError("drills are not enabled on the coordinator: set "
-                                "drills.enabled = true in its configuration and start "
-                                "it again"));
-  }
-  const auto possible = [](int64_t ms) { return ms >= 0 && ms <= kDownMsMax; };
-  if (!possible(request->start_in_ms()) || !possible(request->down_ms())) {
-    return ReplyOutcome(context, reply,
-                        InvalidArgumentError("start_in_ms and down_ms must be from 0 to one hour"));
-  }
-  if (request->dry_run()) return ReplyOutcome(context, reply, Status::Ok());
-  FaultRequest fault;
-  fault.record = drills_folder_ + "/kill-coordinator";
-  fault.process = NameProcess(::getpid());
-  fault.start_in_ms = request->start_in_ms();
-  fault.duration_ms = request->down_ms();
-  auto injector = StartInjector(fault);
-  return ReplyOutcome(context, reply, injector ? Status::Ok() : injector.error());
 }
 
 }  // namespace holdfast::coord

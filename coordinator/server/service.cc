@@ -120,6 +120,8 @@ grpc::ServerUnaryReactor* CoordinatorService::GetStatus(grpc::CallbackServerCont
   applier_.Query([this, reactor, reply, job = request->job()](const State* state, Epoch epoch) {
     if (state == nullptr) return reactor->Finish(StateUnknown());
     FillStatus(*state, cluster_, epoch, job, reply);
+    reply->set_stopped_why(applier_.stopped_why());
+    reply->set_page_url(page_url_);
     reactor->Finish(grpc::Status::OK);
   });
   return reactor;

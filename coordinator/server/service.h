@@ -16,8 +16,9 @@ class CoordinatorService : public coordinator::Coordinator::CallbackService {
   /// `applier` and `watcher` outlive the service.
   CoordinatorService(std::string cluster, Applier& applier, Watcher& watcher)
       : cluster_(std::move(cluster)), applier_(applier), watcher_(watcher) {}
-  /// Allows drills to kill this process. The fault injector keeps its record in `folder`.
-  void AllowDrills(std::string folder) { drills_folder_ = std::move(folder); }
+
+  /// Sets the URL that operators get. Before the first call.
+  void ReportPage(std::string url) { page_url_ = std::move(url); }
 
   grpc::ServerWriteReactor<coordinator::Directive>* Attach(
       grpc::CallbackServerContext* context, const coordinator::AttachRequest* request) override;
@@ -77,15 +78,12 @@ class CoordinatorService : public coordinator::Coordinator::CallbackService {
   grpc::ServerUnaryReactor* Quarantine(grpc::CallbackServerContext* context,
                                        const coordinator::QuarantineRequest* request,
                                        coordinator::QuarantineReply* reply) override;
-  grpc::ServerUnaryReactor* KillCoordinator(grpc::CallbackServerContext* context,
-                                            const coordinator::KillCoordinatorRequest* request,
-                                            coordinator::KillCoordinatorReply* reply) override;
 
  private:
   const std::string cluster_;
   Applier& applier_;
   Watcher& watcher_;
-  std::string drills_folder_;  // empty: no drills
+  std::string page_url_;  // empty: no page
 };
 
 }  // namespace holdfast::coord

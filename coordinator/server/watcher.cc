@@ -147,6 +147,7 @@ Status Watcher::Observe(const std::string& node, uint64_t agent_start, const pb:
   }
   ++counts_.digests;
   job.last_digest_at = clock_.Now();
+  job.readings.Note(node, digest);
   job.detector->Observe(Convert(node, agent_start, digest, job), job.last_digest_at);
   return Status::Ok();
 }
@@ -157,6 +158,13 @@ Watcher::Counts Watcher::counts() {
   counts.jobs = jobs_.size();
   for (const auto& [name, job] : jobs_) counts.suspected += job.suspected;
   return counts;
+}
+
+std::map<std::string, std::vector<ui::RankReading>> Watcher::Readings() {
+  MutexLock lock(mutex_);
+  std::map<std::string, std::vector<ui::RankReading>> all;
+  for (const auto& [name, job] : jobs_) all[name] = job.readings.All();
+  return all;
 }
 
 void Watcher::Learn(const Communicator& communicator, Rank rank, Job& job, detect::Digest* out) {
@@ -224,7 +232,8 @@ detect::Digest Watcher::Convert(const std::string& node, uint64_t agent_start,
       // An idle edge names the peer of the send or receive that the program called.
       const EdgeWait& edge = *in_flight.edge;
       const Rank peer = RankAt(job.communicators, in_flight.record.communicator, edge.peer);
-      if (peer != kUnknownRank) flight.edge = detect::PeerEdge{peer, edge.direction, edge.state};
+      if (peer == kUnknownRank) continue;
+      flight.edge = detect::PeerEdge{peer, edge.direction, edge.state, edge.completed};
     }
     for (const auto& one : observed.peers()) {
       const PeerTransfers sums = FromProto(one);

@@ -5,15 +5,16 @@
 #include <memory>
 #include <set>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/mutex.h"
+#include "base/thread.h"
 #include "coordinator/api/coordinator.pb.h"
 #include "coordinator/detect/detector.h"
 #include "coordinator/restart/run_events.h"
 #include "coordinator/server/attendance.h"
+#include "coordinator/server/rank_readings.h"
 #include "storage/collective/collective.h"
 
 namespace holdfast::coord {
@@ -44,6 +45,8 @@ class Watcher {
     uint64_t suspected = 0;   // hangs, now
   };
   Counts counts();
+  /// Returns the last reading of each rank, by job.
+  std::map<std::string, std::vector<ui::RankReading>> Readings();
   /// Returns how many of the next operations the node's ranks should sample, with their transfers;
   /// 0: none. Each request for samples is returned once per node.
   uint32_t SamplesFor(const std::string& node, const std::string& job);
@@ -59,6 +62,7 @@ class Watcher {
     Incarnation incarnation;
     uint32_t world = 0;
     std::unique_ptr<detect::Detector> detector;
+    RankReadings readings;
     std::map<CommunicatorId, Members> communicators;
     std::map<std::string, int64_t> since_step_ms;  // by node: the smallest of its ranks
     std::set<std::string> published;
@@ -95,7 +99,7 @@ class Watcher {
   Clock::TimePoint last_evaluation_ HOLDFAST_GUARDED_BY(mutex_);
   Clock::TimePoint settled_at_ HOLDFAST_GUARDED_BY(mutex_);
   bool stopping_ HOLDFAST_GUARDED_BY(mutex_) = false;
-  std::thread thread_;
+  Thread thread_;
 };
 
 }  // namespace holdfast::coord

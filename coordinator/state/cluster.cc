@@ -26,6 +26,23 @@ void SendDirective(Context& context, NodeIndex node, Directive directive) {
   context.effects.emplace_back(Send{context.cluster.nodes[node].attach, std::move(directive)});
 }
 
+std::string PlaceName(const ReadContext& context, const Replica& replica) {
+  if (replica.node == kNoNode) return fmt::format("tier {}", ToString(replica.tier));
+  return "node " + context.cluster.nodes[replica.node].name;
+}
+
+NodeIndex NodeThatReaches(const ReadContext& context, Tier tier, NodeIndex preferred) {
+  const auto reaches = [&](NodeIndex index) {
+    const Node& node = context.cluster.nodes[index];
+    return node.attached && (node.shared_tiers & TierBit(tier)) != 0;
+  };
+  if (preferred != kNoNode && reaches(preferred)) return preferred;
+  for (NodeIndex index = 0; index < context.cluster.nodes.size(); ++index) {
+    if (reaches(index)) return index;
+  }
+  return kNoNode;
+}
+
 void Answer(Context& context, RequestId request, Status outcome) {
   if (request == 0) return;
   Reply reply;

@@ -71,6 +71,12 @@ Node* FindNode(Context& context, const std::string& name);
 /// Adds the effect that sends the directive, if the node is attached.
 void SendDirective(Context& context, NodeIndex node, Directive directive);
 
+/// Returns the node's name, and the name of the tier for a replica of a shared tier.
+std::string PlaceName(const ReadContext& context, const Replica& replica);
+
+/// Returns an attached node that reaches the shared tier, `preferred` if it does; kNoNode: none.
+NodeIndex NodeThatReaches(const ReadContext& context, Tier tier, NodeIndex preferred = kNoNode);
+
 /// Adds the reply to a call; request 0: no call waits, and nothing is added.
 void Answer(Context& context, RequestId request, Status outcome);
 

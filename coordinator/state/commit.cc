@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "coordinator/state/forgotten.h"
+#include "coordinator/state/invariants.h"
 #include "coordinator/state/lives.h"
 #include "coordinator/state/survivability.h"
 #include "coordinator/state/targets.h"
@@ -25,7 +26,7 @@ VersionState* AdmitNew(const StoredReplica& report, Job& job) {
   }
   // The version has no record any more, although it may have been committed once. A replica on disk
   // is removed. The agent frees a replica in memory after a newer commit.
-  if (report.tier == Tier::kDisk) {
+  if (IsStored(report.tier)) {
     return &CreateVersion(job, report.identity.version, report.identity.world, Phase::kRemoving);
   }
   if (report.identity.version < NewestCommitted(job, Tier::kMemory)) return nullptr;
@@ -63,7 +64,7 @@ bool AdmitParity(Context& context, NodeIndex node, const StoredReplica& report, 
   // removed.
   if (removed && incarnation < job.incarnation && job.groups_of(incarnation) == nullptr &&
       report.tier == Tier::kDisk) {
-    job.remove_disk.insert({node, report.identity.version});
+    job.removals.insert({node, report.identity.version, report.tier});
     job.changed = true;
     return false;
   }
@@ -73,7 +74,7 @@ bool AdmitParity(Context& context, NodeIndex node, const StoredReplica& report, 
   }
   if (incarnation == job.incarnation && report.tier == Tier::kMemory) {
     // Also for a version without a record: the target may have selected it.
-    job.peer_target.Acknowledge(report.identity.rank, report.identity.version.step);
+    job.targets[Tier::kPeer].Acknowledge(report.identity.rank, report.identity.version.step);
     job.changed = true;
   }
   return true;
@@ -122,14 +123,14 @@ VersionState* AdmitReplica(Context& context, NodeIndex node, const StoredReplica
 /// parity group can decode from its good chunks.
 void AddDamagedReplica(Context& context, NodeIndex node, const StoredReplica& report, Job& job,
                        VersionState& version) {
-  const Replica replica{node, report.tier};
+  const Replica replica = ReplicaAt(node, report.tier);
   version.RemoveReplica(report.identity.rank, replica);
   RecordDamage(context, job, version, report.identity.rank, replica, report.damage).readable = true;
   if (job.subscribers.insert(node).second) job.job_state_to.insert(node);
   job.changed = true;
   if (version.phase != Phase::kAborted && version.phase != Phase::kRemoving) return;
   job.job_state_to.insert(node);
-  if (report.tier == Tier::kDisk) job.remove_disk.insert({node, version.id});
+  if (IsStored(report.tier)) job.removals.insert({replica.node, version.id, replica.tier});
 }
 
 /// Aborts older pending versions that the rank of `newer` has not reported. A rank seals its steps
@@ -146,7 +147,7 @@ void AbortSuperseded(Context& context, Job& job, const StoredReplica& newer) {
   }
 }
 
-/// Updates the job's newest step, the rank's node and the disk target from a report of a rank's
+/// Updates the job's newest step, the rank's node and the tier's target from a report of a rank's
 /// shard.
 void UpdateRankProgress(Context& context, NodeIndex node, const StoredReplica& report,
                         bool inventory, Job& job) {
@@ -158,8 +159,8 @@ void UpdateRankProgress(Context& context, NodeIndex node, const StoredReplica& r
     place = node;
     ++job.ranks_joined;
   }
-  if (report.tier == Tier::kDisk) {
-    job.disk_target.Acknowledge(report.identity.rank, report.identity.version.step);
+  if (TierTarget* target = job.target(report.tier)) {
+    target->Acknowledge(report.identity.rank, report.identity.version.step);
   }
   if (report.tier == Tier::kMemory && !inventory) AbortSuperseded(context, job, report);
 }
@@ -174,6 +175,7 @@ void TryCommit(Context& context, Job& job, VersionState& version, Tier tier) {
   if (!complete) return;
   // Only the current incarnation commits new versions; a committed one may reach more tiers later.
   if (version.id.incarnation != job.incarnation && version.tiers == 0) return;
+  CheckCommit(context, job, version, tier);
   if (version.tiers == 0) {
     CompareTensorReplicas(context, job, version);
     version.wall_nanos = context.at.wall_nanos;
@@ -194,6 +196,7 @@ void TryCommit(Context& context, Job& job, VersionState& version, Tier tier) {
     }
     if (TierTarget* target = job.target(tier)) target->Resolve(version.id.step);
   }
+  job.copies[tier].committed_at = context.at.now;
   job.changed = true;
   job.job_state_changed = true;
   job.retention_due = true;
@@ -209,8 +212,7 @@ void OnReplicaStored(Context& context, NodeIndex node, const StoredReplica& repo
   }
   if (!CountsInThisLife(context, report)) return QuarantineReplica(context, node, report);
   auto found = context.cluster.jobs.find(report.identity.job);
-  if (found == context.cluster.jobs.end() ||
-      (report.tier != Tier::kMemory && report.tier != Tier::kDisk)) {
+  if (found == context.cluster.jobs.end() || !HasReplicas(report.tier)) {
     RecordFinding(context, report.identity.job, node,
                   FailedPreconditionError(
                       fmt::format("{} at {}: unknown job or tier; the replica does not count",
@@ -221,7 +223,7 @@ void OnReplicaStored(Context& context, NodeIndex node, const StoredReplica& repo
   Job& job = found->second;
   VersionState* version = AdmitReplica(context, node, report, job);
   if (version == nullptr) return;
-  Replica replica{node, report.tier};
+  const Replica replica = ReplicaAt(node, report.tier);
   if (!report.damage.empty()) return AddDamagedReplica(context, node, report, job, *version);
   if (DamagedReplica* damaged = version->Damaged(report.identity.rank, replica)) {
     if (inventory) {  // the replica that is known to be damaged is listed again
@@ -244,9 +246,12 @@ void OnReplicaStored(Context& context, NodeIndex node, const StoredReplica& repo
       version->samples[bytes][report.identity.rank.value] = sample.crc;
     }
   }
-  if (version->phase == Phase::kAborted || version->phase == Phase::kRemoving) {
+  // Retention has dropped the version at this tier and keeps it at another one.
+  const bool dropped = version->committed_stored() && IsStored(report.tier) &&
+                       (version->failed_tiers & TierBit(report.tier)) != 0;
+  if (version->phase == Phase::kAborted || version->phase == Phase::kRemoving || dropped) {
     job.job_state_to.insert(node);
-    if (report.tier == Tier::kDisk) job.remove_disk.insert({node, version->id});
+    if (IsStored(report.tier)) job.removals.insert({replica.node, version->id, replica.tier});
   } else {
     if (!IsParity(report.identity.rank)) TryCommit(context, job, *version, report.tier);
     TryCommit(context, job, *version, Tier::kPeer);
@@ -295,7 +300,7 @@ void OnReplicaFailed(Context& context, NodeIndex node, const FailedReplica& fail
   if (current) job.newest_seen = std::max(job.newest_seen, failed.key.version.step);
   if (current && parity && failed.tier != Tier::kDisk) {
     // Also for a version without a record: the target may have selected it.
-    job.peer_target.Resolve(failed.key.version.step);
+    job.targets[Tier::kPeer].Resolve(failed.key.version.step);
     job.changed = true;
   }
   auto known = job.versions.find(failed.key.version);
@@ -310,7 +315,7 @@ void OnReplicaFailed(Context& context, NodeIndex node, const FailedReplica& fail
                                          ToString(failed.tier), failed.why)));
   job.changed = true;
   if (!parity) {
-    version.RemoveReplica(failed.key.rank, {node, failed.tier});
+    version.RemoveReplica(failed.key.rank, ReplicaAt(node, failed.tier));
     return failed.tier == Tier::kMemory ? AbortVersion(context, job, version, true)
                                         : FailTier(context, job, version, failed.tier);
   }
@@ -328,10 +333,10 @@ void OnReplicaRemoved(Context& context, NodeIndex node, const RemovedReplica& re
   auto version = found->second.versions.find(removed.key.version);
   if (version == found->second.versions.end()) return;
   Job& job = found->second;
-  const Replica replica{node, removed.tier};
+  const Replica replica = ReplicaAt(node, removed.tier);
   if (version->second.RemoveReplica(removed.key.rank, replica)) {
     job.changed = true;
-    if (removed.tier == Tier::kDisk && version->second.committed()) job.repair_due = true;
+    if (IsStored(removed.tier) && version->second.committed()) job.repair_due = true;
   }
   if (DamagedReplica* damaged = version->second.Damaged(removed.key.rank, replica)) {
     damaged->readable = false;

@@ -37,7 +37,7 @@ struct NodeAttached {
   std::vector<StoredReplica> replicas;  // the node's full inventory
   Epoch epoch_seen;
   NodeHealth health;
-  std::string peer_address = {};  // empty: the node is in no parity group
+  std::string peer_address = {};  // empty: the node serves no peers
   Labels labels = {};
   std::string worker_address = {};  // empty: the node launches no workers
   std::vector<WorkerState> workers = {};
@@ -45,6 +45,8 @@ struct NodeAttached {
   std::vector<LocalRank> ranks = {};  // all trainers of the node
   uint64_t disk_every = 0;            // the node writes steps divisible by this; 0: every step
   LifeId life_seen = {};              // the life that epoch_seen belongs to; 0: none
+  bool no_parity = false;             // the node takes part in no parity group
+  uint32_t shared_tiers = 0;          // mask of TierBit: the shared tiers that the node reaches
 };
 
 /// The Attach stream has ended. The node counts as lost unless it attaches again within a short

@@ -18,7 +18,7 @@ constexpr int kStuckFactor = 30;
 
 /// Whether a version at or after the disk target is not committed on disk and still can be.
 bool IsDiskTargetInProgress(const Job& job) {
-  auto it = job.versions.lower_bound({job.incarnation, job.disk_target.step()});
+  auto it = job.versions.lower_bound({job.incarnation, job.targets[Tier::kDisk].step()});
   return std::any_of(it, job.versions.end(), [](const auto& entry) {
     const VersionState& version = entry.second;
     const bool open = ((version.tiers | version.failed_tiers) & TierBit(Tier::kDisk)) == 0;

@@ -72,6 +72,8 @@ void ForgetJob(Context& context, Job& job, std::vector<std::string>* away) {
       for (uint32_t i = 0; i < shards.size(); ++i) {
         const Rank rank = parity ? ParityRank(i) : Rank{i};
         for (const Replica& replica : shards[i].replicas) {
+          // Every node removes the job from shared tiers; no node has to report that.
+          if (replica.node == kNoNode) continue;
           may_have(replica.node);
           forgotten.left[replica.node]->insert({ShardKey{name, id, rank}, replica.tier});
         }

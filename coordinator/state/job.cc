@@ -17,10 +17,10 @@ bool VersionState::AddReplica(Rank rank, Replica replica) {
     if (other == replica) return false;
     at_tier = at_tier || other.tier == replica.tier;
   }
-  if (!at_tier) ++(IsParity(rank) ? parity_held : held)[static_cast<size_t>(replica.tier)];
+  if (!at_tier) ++(IsParity(rank) ? parity_held : held)[replica.tier];
   if (shard.replicas.empty() && !IsParity(rank)) ++held_any;
   shard.replicas.push_back(replica);
-  shard.last_node = replica.node;
+  if (replica.node != kNoNode) shard.last_node = replica.node;
   fully_available.reset();
   return true;
 }
@@ -35,7 +35,7 @@ bool VersionState::RemoveReplica(Rank rank, Replica replica) {
   fully_available.reset();
   bool at_tier = std::any_of(replicas.begin(), replicas.end(),
                              [&](const Replica& other) { return other.tier == replica.tier; });
-  if (!at_tier) --(IsParity(rank) ? parity_held : held)[static_cast<size_t>(replica.tier)];
+  if (!at_tier) --(IsParity(rank) ? parity_held : held)[replica.tier];
   if (replicas.empty() && !IsParity(rank)) --held_any;
   return true;
 }

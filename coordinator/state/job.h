@@ -1,7 +1,6 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <deque>
 #include <map>
 #include <optional>
@@ -9,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/tiers.h"
 #include "coordinator/state/events.h"
 #include "coordinator/state/records.h"
 #include "coordinator/state/tier_target.h"
@@ -31,7 +31,8 @@ struct Node {
   uint64_t agent_start = 0;
   uint64_t agent_id = 0;
   std::string data_address;
-  std::string peer_address;
+  std::string peer_address;  // empty: the node serves no peers
+  bool no_parity = false;    // the node takes part in no parity group
   Labels labels;
   NodeHealth health;
   /// By job, the highest incarnation in the node's inventory and reports, including jobs and
@@ -46,16 +47,23 @@ struct Node {
   std::optional<Clock::TimePoint> stream_ended;
   std::vector<LocalRank> ranks;  // its trainers as last reported; kept while the node is lost
   uint64_t disk_every = 0;
+  uint32_t shared_tiers = 0;  // mask of TierBit: the shared tiers that its agent reaches
   int64_t seen_wall_nanos = 0;
-  std::string rival;  // address of a second agent that uses this node's name
-  Clock::TimePoint rival_seen;
+  std::string other_agent;  // address of a second agent that uses this node's name
+  Clock::TimePoint other_agent_seen;
 };
 
+/// A replica of a shared tier has no node: any node that reaches the tier can read it.
 struct Replica {
   NodeIndex node = kNoNode;
   Tier tier = Tier::kMemory;
   bool operator==(const Replica&) const = default;
 };
+
+/// Returns the replica that a node reports at a tier.
+constexpr Replica ReplicaAt(NodeIndex node, Tier tier) {
+  return {IsShared(tier) ? kNoNode : node, tier};
+}
 
 /// A replica whose bytes differ from the sealed ones. It does not count as a replica.
 struct DamagedReplica {
@@ -95,10 +103,10 @@ struct VersionState {
   int64_t wall_nanos = 0;
   uint64_t bytes = 0;  // of a committed version
   std::vector<RankShard> ranks;
-  std::vector<RankShard> parity;          // by number in the plan of its incarnation
-  std::array<uint32_t, 5> held{};         // by tier: ranks with a replica there
-  uint32_t held_any = 0;                  // ranks with a replica at any tier
-  std::array<uint32_t, 5> parity_held{};  // by tier: members with their parity there
+  std::vector<RankShard> parity;  // by number in the plan of its incarnation
+  PerTier<uint32_t> held;         // ranks with a replica there
+  uint32_t held_any = 0;          // ranks with a replica at any tier
+  PerTier<uint32_t> parity_held;  // members with their parity there
   /// The last result of IsFullyAvailable(). Every change of a replica or a tier resets it.
   mutable std::optional<bool> fully_available;
   std::vector<DamagedReplica> damaged;
@@ -107,19 +115,26 @@ struct VersionState {
   std::map<TensorBytes, std::map<uint32_t, uint32_t>> samples;
   std::vector<Dispute> disputes;
 
-  uint32_t held_at(Tier tier) const { return held[static_cast<size_t>(tier)]; }
-  uint32_t parity_held_at(Tier tier) const { return parity_held[static_cast<size_t>(tier)]; }
-  bool any_on_disk() const { return held_at(Tier::kDisk) != 0 || parity_held_at(Tier::kDisk) != 0; }
-  bool any_in_memory() const {
-    return held_at(Tier::kMemory) != 0 || parity_held_at(Tier::kMemory) != 0;
+  uint32_t held_at(Tier tier) const { return held[tier]; }
+  uint32_t parity_held_at(Tier tier) const { return parity_held[tier]; }
+  bool any_at(Tier tier) const { return held[tier] != 0 || parity_held[tier] != 0; }
+  bool any_in_memory() const { return any_at(Tier::kMemory); }
+  /// Whether replicas are left that only a removal deletes.
+  bool any_stored() const {
+    return std::any_of(kTierTable.begin(), kTierTable.end(), [this](const TierTraits& traits) {
+      return IsStored(traits.tier) && any_at(traits.tier);
+    });
   }
   bool any_parity() const {
-    return std::any_of(parity_held.begin(), parity_held.end(), [](uint32_t n) { return n != 0; });
+    return std::any_of(kTierTable.begin(), kTierTable.end(),
+                       [this](const TierTraits& traits) { return parity_held[traits.tier] != 0; });
   }
   /// Returns a rank's shard or a member's parity; nullptr if the version has none for `rank`.
   RankShard* Shard(Rank rank);
   bool committed() const { return phase == Phase::kCommitted; }
   bool committed_at(Tier tier) const { return committed() && (tiers & TierBit(tier)) != 0; }
+  /// Whether the version is committed at a tier that outlives the memory of all nodes.
+  bool committed_stored() const { return committed() && (tiers & kStoredTiers) != 0; }
   /// Returns false if the replica was known already.
   bool AddReplica(Rank rank, Replica replica);
   /// Returns false if there was no such replica.
@@ -250,6 +265,21 @@ struct WaitingJoin {
   Clock::TimePoint deadline;
 };
 
+/// The version that is being copied to a tier (TierPace::kCopy).
+struct TierCopy {
+  VersionId version;                // incarnation 0: none
+  VersionId wanted;                 // a trainer waits until this version is at the tier
+  Clock::TimePoint committed_at{};  // when the last copy was committed, or the state was loaded
+};
+
+/// A version whose replicas at a tier are to be removed.
+struct Removal {
+  NodeIndex node = kNoNode;  // kNoNode: of a shared tier
+  VersionId version;
+  Tier tier = Tier::kDisk;
+  auto operator<=>(const Removal&) const = default;
+};
+
 struct Job {
   std::string name;
   uint32_t uid = 0;
@@ -267,8 +297,8 @@ struct Job {
   std::set<LifeId> adopted_lives;  // lives that versions were adopted from
   RestorePlan plan;
   Step newest_seen;
-  TierTarget disk_target;
-  TierTarget peer_target;
+  PerTier<TierTarget> targets;                      // of the tiers with TierPace::kTarget
+  PerTier<TierCopy> copies;                         // of the tiers with TierPace::kCopy
   std::map<Incarnation, GroupIndex> group_indexes;  // of incarnations with a plan
   std::map<RepairKey, Repair> repairs;
   bool repair_due = false;
@@ -301,11 +331,11 @@ struct Job {
   bool job_state_changed = false;  // ApplyChanges() sends the job state to every subscriber
   bool retention_due = false;
   std::set<NodeIndex> job_state_to;  // nodes that get the job state in any case
-  std::set<std::pair<NodeIndex, VersionId>> remove_disk;
+  std::set<Removal> removals;
 
   /// Returns nullptr for a tier without a target.
   TierTarget* target(Tier tier) {
-    return tier == Tier::kDisk ? &disk_target : tier == Tier::kPeer ? &peer_target : nullptr;
+    return TraitsOf(tier).pace == TierPace::kTarget ? &targets[tier] : nullptr;
   }
   /// Returns nullptr if the incarnation has no parity groups.
   const GroupIndex* groups_of(Incarnation of) const {

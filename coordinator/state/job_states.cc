@@ -17,14 +17,17 @@ JobState JobStateOf(const Job& job) {
   JobState job_state;
   job_state.job = job.name;
   job_state.incarnation = job.incarnation;
-  job_state.memory_committed = Named(NewestCommitted(job, Tier::kMemory));
-  job_state.disk_committed = Named(NewestCommitted(job, Tier::kDisk));
+  for (const TierTraits& traits : kTierTable) {
+    const bool parity = traits.reporter == TierReporter::kParity;
+    job_state.committed[traits.tier] =
+        Named(parity ? PeerFloor(job) : NewestCommitted(job, traits.tier));
+    if (traits.pace == TierPace::kTarget) {
+      job_state.target_step[traits.tier] = job.targets[traits.tier].step();
+    }
+  }
   for (const auto& [id, version] : job.versions) {
     if (version.phase == Phase::kAborted) job_state.aborted.push_back(id);
   }
-  job_state.disk_target_step = job.disk_target.step();
-  job_state.peer_committed = Named(PeerFloor(job));
-  job_state.peer_target_step = job.peer_target.step();
   if (job.lineage().decision == Decision::kVersion) job_state.restore = job.lineage().restored;
   job_state.phase = job.phase;
   job_state.release = job.released;

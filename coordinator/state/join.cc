@@ -7,6 +7,7 @@
 #include "coordinator/state/lifecycle.h"
 #include "coordinator/state/parity_plan.h"
 #include "coordinator/state/restore_plan.h"
+#include "coordinator/state/targets.h"
 #include "coordinator/state/versions.h"
 
 namespace holdfast::coord {
@@ -125,13 +126,17 @@ void OpenIncarnation(Context& context, Job& job, const RankJoined& event) {
   // The new incarnation is above all that any node reported of the job. If the store was lost or
   // replaced by an older copy, numbers must not be used twice: older versions would be taken for
   // versions of this start.
+  const Incarnation before = job.incarnation;
   job.incarnation = std::max(job.incarnation, HighestReported(context, job.name));
   job.incarnation = Incarnation{job.incarnation.value + 1};
+  HOLDFAST_INVARIANT(*context.options.invariants,
+                     job.incarnation > before && !job.lineages.contains(job.incarnation),
+                     Kv("job", job.name), Kv("before", before.value),
+                     Kv("now", job.incarnation.value));
   job.abort_floor = Step{0};
   job.disputes.clear();  // all ranks begin with the values that they restore
   job.newest_seen = Step{0};
-  job.disk_target.Restart(Step{0});
-  job.peer_target.Restart(Step{0});
+  RestartTargets(job, Step{0});
   job.connected.clear();
   job.goodbyes.clear();
   job.wanted = {};
@@ -166,6 +171,14 @@ void AdmitRank(Context& context, Job& job, const RankJoined& event, NodeIndex no
   job.alive_at = context.at.now;
   job.goodbyes.erase(event.rank);
   SetPhase(context, job, JobPhase::kRunning);
+  // CheckJoin() and CheckRun() have compared the request with its world and the incarnation's.
+  if (!HOLDFAST_INVARIANT(*context.options.invariants,
+                          event.rank.value < job.rank_nodes.size() &&
+                              job.rank_nodes.size() == job.slot_bytes.size(),
+                          Kv("job", job.name), Kv("rank", event.rank.value),
+                          Kv("ranks", job.rank_nodes.size()))) {
+    return;
+  }
   PlaceRank(context, job, event.rank, node);
   if (event.slot_bytes != 0) job.slot_bytes[event.rank.value] = event.slot_bytes;
   PlanPeers(context, job);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "coordinator/state/copies.h"
 #include "coordinator/state/flush.h"
 #include "coordinator/state/restore_plan.h"
 #include "coordinator/state/survivability.h"
@@ -22,7 +23,11 @@ bool HasTrainers(const ReadContext& context, const Job& job) {
 
 /// Whether a restart needs nothing from memory: the newest version is on disk with its parity.
 bool MayRelease(const Job& job) {
-  if (!job.repairs.empty()) return false;
+  // A shared tier holds up no release: its file system may hang, and copies are made from disk.
+  if (std::any_of(job.repairs.begin(), job.repairs.end(),
+                  [](const auto& entry) { return !IsShared(entry.first.tier); })) {
+    return false;
+  }
   const VersionId newest =
       std::max(NewestCommitted(job, Tier::kMemory), NewestCommitted(job, Tier::kDisk));
   if (newest.incarnation.value == 0) return true;
@@ -85,6 +90,8 @@ void OnTierWanted(Context& context, const TierWanted& wanted) {
     return;
   }
   found->second.wanted = std::max(found->second.wanted, wanted.version);
+  VersionId& copy = found->second.copies[wanted.tier].wanted;
+  copy = std::max(copy, wanted.version);
   found->second.repair_due = true;
 }
 
@@ -133,6 +140,7 @@ void AdvanceLifecycle(Context& context, Job& job) {
     if (context.at.now - job.ended_at >= after && MayRelease(job)) ReleaseMemory(context, job);
   }
   if (!job.released && VersionToFlush(context, job) != nullptr) job.repair_due = true;
+  if (HasCopiesDue(context, job)) job.repair_due = true;
 }
 
 }  // namespace holdfast::coord

@@ -3,36 +3,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <set>
 #include <vector>
 
+#include "coordinator/state/invariants.h"
 #include "coordinator/state/parity_plan.h"
+#include "coordinator/state/targets.h"
 #include "coordinator/state/versions.h"
 
 namespace holdfast::coord {
 namespace {
 Status BadRecords(std::string text) {
   return DataLossError("the metadata store contradicts itself: " + std::move(text));
-}
-
-/// Whether each rank of the world is in the image of exactly one member, and no node is a member
-/// twice.
-bool IsValidPlan(const LineageRecord& lineage) {
-  std::vector<bool> placed(lineage.world);
-  std::set<std::string> nodes;
-  uint32_t ranks = 0;
-  for (const PlannedGroup& group : lineage.peers) {
-    if (group.parity == 0 || group.parity >= group.members.size()) return false;
-    for (const PlannedMember& member : group.members) {
-      if (!nodes.insert(member.node).second) return false;
-      for (const PlanRank& rank : member.ranks) {
-        if (rank.rank.value >= lineage.world || placed[rank.rank.value]) return false;
-        placed[rank.rank.value] = true;
-        ++ranks;
-      }
-    }
-  }
-  return lineage.peers.empty() || ranks == lineage.world;
 }
 
 void LoadJob(Context& context, const JobRecord& record) {
@@ -112,6 +93,18 @@ Status LoadVersion(Context& context, const VersionRecord& record) {
   for (size_t i = 0; i < record.parity_digests.size(); ++i) {
     know(version.parity[i], record.parity_digests[i]);
   }
+  // No node reports the replicas of a shared tier when it attaches: by the record, each rank
+  // has one. A reader that does not find it reports that. The replicas of an earlier life of the
+  // store are in the directory of that life, where agents do not look.
+  const LifeId opened_in = lineage == job.lineages.end() ? LifeId{} : lineage->second.life;
+  const bool other_life =
+      opened_in.value != 0 && context.options.life.value != 0 && opened_in != context.options.life;
+  for (const TierTraits& traits : kTierTable) {
+    if (other_life || !IsShared(traits.tier) || !version.committed_at(traits.tier)) continue;
+    for (uint32_t rank = 0; rank < version.world; ++rank) {
+      version.AddReplica(Rank{rank}, ReplicaAt(kNoNode, traits.tier));
+    }
+  }
   if (record.version.incarnation == job.incarnation) {
     job.newest_seen = std::max(job.newest_seen, record.version.step);
   }
@@ -143,8 +136,7 @@ Status LoadRecords(Context& context, const Records& records) {
     }
     job.plan.open = job.lineage().decision != Decision::kFresh;
     if (job.newest_seen.value == 0) continue;
-    job.disk_target.Restart(Step{job.newest_seen.value + 1});
-    job.peer_target.Restart(Step{job.newest_seen.value + 1});
+    RestartTargets(job, Step{job.newest_seen.value + 1});
   }
   return Status::Ok();
 }

@@ -25,8 +25,8 @@ Status CheckAgent(Context& context, const NodeAttached& event, Node& node) {
   // Older agents send no ID: only their start counters are compared.
   const bool both_known = event.agent_id != 0 && node.agent_id != 0;
   if (both_known && event.agent_id != node.agent_id) {
-    node.rival = event.data_address;
-    node.rival_seen = context.at.now;
+    node.other_agent = event.data_address;
+    node.other_agent_seen = context.at.now;
     return FencedError(fmt::format(
         "another agent of node '{}' is attached, from {}: two agents have one node name. Give each "
         "its own `node`; if this one replaces the other, stop the other",
@@ -97,12 +97,14 @@ void SetAgent(const Instant& at, const NodeAttached& event, Node& node) {
   node.agent_id = event.agent_id;
   node.data_address = event.data_address;
   node.peer_address = event.peer_address;
+  node.no_parity = event.no_parity;
   node.labels = event.labels;
   node.health = event.health;
   node.seen = at.now;
   node.seen_wall_nanos = at.wall_nanos;
   node.stream_ended.reset();
   node.disk_every = event.disk_every;
+  node.shared_tiers = event.shared_tiers;
 }
 }  // namespace
 
@@ -125,7 +127,8 @@ void OnNodeAttached(Context& context, const NodeAttached& event) {
     context.effects.emplace_back(CloseAttach{node.attach, std::move(why)});
   }
   const bool same_agent = event.agent_start == node.agent_start && event.agent_id == node.agent_id;
-  const bool group_changed = !node.attached || node.peer_address != event.peer_address;
+  const bool group_changed = !node.attached || node.peer_address != event.peer_address ||
+                             node.no_parity != event.no_parity;
   DropReplicasOf(context, index);
   context.cluster.refused.erase(event.node);
   SetAgent(context.at, event, node);

@@ -4,7 +4,9 @@
 #include <string>
 
 #include "base/ids.h"
+#include "base/invariant.h"
 #include "base/life.h"
+#include "base/tiers.h"
 #include "coordinator/state/groups.h"
 
 namespace holdfast::coord {
@@ -15,7 +17,22 @@ struct PeerOptions {
   std::string domain_label = "rack";  // nodes with the same value are one failure domain
 };
 
+/// Which versions a tier keeps.
+struct RetentionRule {
+  uint64_t keep_last = 3;   // newest versions at the tier, at least 1
+  uint64_t keep_every = 0;  // also each version whose step is divisible by this; 0: none
+};
+
+/// When versions on disk are copied to a tier (TierPace::kCopy).
+struct CopyOptions {
+  uint64_t every_steps = 0;             // steps from one copy to the next; 0: any
+  std::chrono::nanoseconds interval{};  // time from one copy to the next
+  RetentionRule retention;
+};
+
 struct StateOptions {
+  /// Records violations of the rules; outlives the state. Asked before effects are stored.
+  InvariantMonitor* invariants = &InvariantMonitor::Process();
   Epoch epoch;
   LifeId life;  // of the store; 0 (tests): every replica counts as of this life
   std::chrono::nanoseconds node_lease = std::chrono::seconds(3);
@@ -24,6 +41,7 @@ struct StateOptions {
   uint32_t keep_last = 3;   // newest versions on disk, at least 1
   uint64_t keep_every = 0;  // also keep every K-th step; 0: none
   PeerOptions peers;
+  PerTier<CopyOptions> copies;
   /// How long to wait before the repair of a missing shard, which its node may still be writing.
   std::chrono::nanoseconds repair_grace = std::chrono::seconds(2);
   /// How long a node may be away before another node takes its place in the parity groups and gets

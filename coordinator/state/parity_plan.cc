@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "coordinator/state/groups.h"
+#include "coordinator/state/invariants.h"
 #include "coordinator/state/survivability.h"
 
 namespace holdfast::coord {
@@ -30,6 +31,7 @@ std::string WhyNoPeers(const ReadContext& context, const Job& job) {
     if (node.peer_address.empty()) {
       return fmt::format("node {} has no listener for its peers", node.name);
     }
+    if (node.no_parity) return fmt::format("node {} has peers.enabled = false", node.name);
     if (++nodes[job.rank_nodes[rank]] > kMemberRanksMax) {
       return fmt::format("node {} has more than {} ranks", node.name, kMemberRanksMax);
     }
@@ -58,6 +60,8 @@ void PlanPeers(Context& context, Job& job) {
   }
   LineageRecord& lineage = job.lineage();
   lineage.peers = PlaceInGroups(std::move(nodes), previous, context.options.peers.groups);
+  CheckParityPlan(context, lineage);
+  if (previous.empty()) CheckDomains(context, lineage);
   IndexGroups(context, job, job.incarnation);
   context.effects.emplace_back(PutLineage{lineage, LineageChange::kPlanned});
   job.changed = true;
@@ -80,6 +84,7 @@ void IndexGroups(Context& context, Job& job, Incarnation incarnation) {
       for (const PlanRank& rank : members[position].ranks) groups.by_rank[rank.rank.value] = number;
     }
   }
+  CheckGroupIndex(context, lineage, groups);
   for (auto it = job.versions.lower_bound({incarnation, Step{0}});
        it != job.versions.end() && it->first.incarnation == incarnation; ++it) {
     it->second.parity.resize(groups.members.size());
@@ -121,6 +126,8 @@ std::optional<GroupPlan> GroupOf(const ReadContext& context, const Job& job,
     members.push_back(std::move(member));
   }
   auto plan = GroupPlan::Make(std::move(members), planned.parity);
+  HOLDFAST_INVARIANT(*context.options.invariants, plan.has_value(), Kv("job", job.name),
+                     Kv("group", group), Kv("why", plan ? "" : plan.error().message()));
   return plan ? std::optional(*std::move(plan)) : std::nullopt;
 }
 

@@ -1,9 +1,11 @@
 #include "coordinator/state/passes.h"
 
+#include <utility>
 #include <vector>
 
 #include "coordinator/state/forget.h"
 #include "coordinator/state/forgotten.h"
+#include "coordinator/state/invariants.h"
 #include "coordinator/state/job_states.h"
 #include "coordinator/state/join.h"
 #include "coordinator/state/lifecycle.h"
@@ -18,19 +20,44 @@ namespace {
 // How often under-protected versions are counted again if no event has changed them.
 constexpr auto kCountInterval = std::chrono::seconds(1);
 
+/// Sends the removals that are due. Of a shared tier, any node that reaches the tier removes the
+/// version, and it counts as removed at once: what that node cannot remove is reported again when
+/// the tier is listed.
+void SendRemovals(Context& context, Job& job) {
+  for (const Removal& removal : std::exchange(job.removals, {})) {
+    const bool shared = IsShared(removal.tier);
+    const NodeIndex node = shared ? NodeThatReaches(context, removal.tier) : removal.node;
+    if (node == kNoNode) continue;
+    SendDirective(context, node, RemoveVersion{job.name, removal.version, removal.tier});
+    auto version = job.versions.find(removal.version);
+    if (!shared || version == job.versions.end()) continue;
+    version->second.RemoveReplicasIf(
+        [&](const Replica& replica) { return replica.tier == removal.tier; });
+    job.changed = true;
+  }
+}
+
 void AdvanceJob(Context& context, Job& job) {
   if (job.changed) {
     AdvanceRestore(context, job);
     ApplyRetention(context, job);
+    PerTier<Step> before;
+    for (const TierTraits& traits : kTierTable) {
+      before[traits.tier] = job.targets[traits.tier].step();
+    }
     AdvanceTargets(job);
+    for (const TierTraits& traits : kTierTable) {
+      HOLDFAST_INVARIANT(*context.options.invariants,
+                         job.targets[traits.tier].step() >= before[traits.tier],
+                         Kv("job", job.name), Kv("tier", traits.name),
+                         Kv("step", job.targets[traits.tier].step().value));
+    }
+    CheckJob(context, job);
     job.changed = false;
   }
   SendJobStates(context, job);
   if (job.repair_due) AdvanceRepairs(context, job);
-  for (const auto& [node, version] : job.remove_disk) {
-    SendDirective(context, node, RemoveVersion{job.name, version, Tier::kDisk});
-  }
-  job.remove_disk.clear();
+  SendRemovals(context, job);
 }
 }  // namespace
 

@@ -4,20 +4,29 @@
 
 namespace holdfast::coord {
 
+namespace {
+/// Whether the node that should have got the shard failed, and not the source: memory has no I/O
+/// errors, so this one is of the disk that the shard was written to.
+bool IsOfTargetDisk(const PendingPrepare& pending, ErrorCode code) {
+  return code == ErrorCode::kIoError && pending.into == Tier::kDisk &&
+         pending.source.tier == Tier::kMemory;
+}
+}  // namespace
+
 void RecordSourceFailure(Context& context, Job& job, const PendingPrepare& pending,
                          const Status& why) {
   const std::string shard = ToString(ShardKey{job.name, pending.version, pending.rank});
-  if (pending.repair && !IsSourceLost(why.code())) return;  // the repair is tried again
+  const bool source_lost = IsSourceLost(why.code()) && !IsOfTargetDisk(pending, why.code());
+  if (pending.repair && !source_lost) return;  // the repair is tried again
   if (pending.source == kDecode) {
     return RecordFinding(
         context, job.name, pending.target,
         Status(why.code(), fmt::format("{} decoded from its group: {}", shard, why.message())));
   }
-  const std::string text =
-      fmt::format("{} at {} on node {}: {}", shard, ToString(pending.source.tier),
-                  context.cluster.nodes[pending.source.node].name, why.message());
+  const std::string text = fmt::format("{} at {} on {}: {}", shard, ToString(pending.source.tier),
+                                       PlaceName(context, pending.source), why.message());
   auto found = job.versions.find(pending.version);
-  const bool lost = found != job.versions.end() && IsSourceLost(why.code());
+  const bool lost = found != job.versions.end() && source_lost;
   // The damage is known already.
   if (lost && found->second.Damaged(pending.rank, pending.source) != nullptr) return;
   RecordFinding(context, job.name, pending.target, Status(why.code(), text));

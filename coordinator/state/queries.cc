@@ -18,7 +18,7 @@ namespace holdfast::coord {
 namespace {
 /// How long the warning about a second agent with the same node name is shown after the agent's
 /// last attempt to attach.
-constexpr auto kRivalShown = std::chrono::seconds(30);
+constexpr auto kOtherAgentShown = std::chrono::seconds(30);
 
 /// Returns the replica that a shard is read from: in memory if there is one, else on disk. With
 /// `tier`, only replicas at that tier count.
@@ -29,6 +29,20 @@ const Replica* Nearest(const RankShard& shard, std::optional<Tier> tier) {
     if (best == nullptr || replica.tier < best->tier) best = &replica;
   }
   return best;
+}
+
+/// Describes where the replica is read. Any node that reaches a shared tier serves its replicas.
+ReplicaLocation LocationOf(const ReadContext& context, Rank rank, const RankShard& shard,
+                           const Replica& replica) {
+  ReplicaLocation location{rank, "", "", "", replica.tier, shard.image_bytes, shard.digest};
+  const bool shared = replica.node == kNoNode;
+  const NodeIndex index =
+      shared ? NodeThatReaches(context, replica.tier, shard.last_node) : replica.node;
+  if (index == kNoNode) return location;
+  location.node = context.cluster.nodes[index].name;
+  location.address = context.cluster.nodes[index].data_address;
+  location.peer_address = context.cluster.nodes[index].peer_address;
+  return location;
 }
 
 Tier FarthestTier(const Job& job, const VersionState& version) {
@@ -44,7 +58,9 @@ Tier FarthestTier(const Job& job, const VersionState& version) {
 
 uint32_t AvailableTiers(const Job& job, const VersionState& version) {
   uint32_t tiers = 0;
-  for (Tier tier : {Tier::kMemory, Tier::kDisk}) {
+  for (const TierTraits& traits : kTierTable) {
+    const Tier tier = traits.tier;
+    if (!HasReplicas(tier)) continue;
     const bool there = version.committed_at(tier) && version.held_at(tier) == version.world;
     if (there) tiers |= TierBit(tier);
   }
@@ -54,6 +70,7 @@ uint32_t AvailableTiers(const Job& job, const VersionState& version) {
 
 Survival SurvivalOf(const Job& job, const VersionState& version, uint32_t available) {
   Survival survival;
+  survival.all_nodes = (available & kSharedTiers) != 0;
   if (MayDecode(version)) survival.nodes = PeerMargin(job, version, kAnyTier).value_or(0);
   if (!version.committed_at(Tier::kDisk)) return survival;
   survival.nodes_after_power_cut = PeerMargin(job, version, TierBit(Tier::kDisk));
@@ -67,7 +84,7 @@ Survival SurvivalOf(const Job& job, const VersionState& version, uint32_t availa
 /// or after the target, the first one with parity in memory from the largest number of members.
 const VersionState* PeerTarget(const Job& job) {
   const VersionState* best = nullptr;
-  for (auto it = job.versions.lower_bound({job.incarnation, job.peer_target.step()});
+  for (auto it = job.versions.lower_bound({job.incarnation, job.targets[Tier::kPeer].step()});
        it != job.versions.end(); ++it) {
     const VersionState& version = it->second;
     if (version.phase != Phase::kPending && !version.committed()) continue;
@@ -86,8 +103,15 @@ JobStatus StatusOf(const ReadContext& context, const Job& job) {
   status.incarnation = job.incarnation;
   status.world = job.lineage().world;
   status.ranks_joined = job.ranks_joined;
-  status.memory_committed = NewestCommitted(job, Tier::kMemory);
-  status.disk_committed = NewestCommitted(job, Tier::kDisk);
+  for (const TierTraits& traits : kTierTable) {
+    const VersionId newest = traits.reporter == TierReporter::kParity
+                                 ? PeerFloor(job)
+                                 : NewestCommitted(job, traits.tier);
+    status.committed[traits.tier] = newest;
+    const bool none = newest.incarnation.value == 0;
+    status.wall_nanos[traits.tier] = none ? 0 : job.versions.at(newest).wall_nanos;
+    status.copying[traits.tier] = job.copies[traits.tier].version;
+  }
   status.restorable = NewestRestorable(job);
   status.committed_total = job.committed_total;
   status.aborted_total = job.aborted_total;
@@ -95,7 +119,7 @@ JobStatus StatusOf(const ReadContext& context, const Job& job) {
   if (status.restorable.incarnation.value != 0) {
     status.restorable_tier = FarthestTier(job, job.versions.at(status.restorable));
   }
-  const VersionId newest = std::max(status.memory_committed, status.disk_committed);
+  const VersionId newest = std::max(status.committed[Tier::kMemory], status.committed[Tier::kDisk]);
   if (newest.incarnation.value != 0) {
     const VersionState& version = job.versions.at(newest);
     status.committed_wall_nanos = version.wall_nanos;
@@ -104,13 +128,6 @@ JobStatus StatusOf(const ReadContext& context, const Job& job) {
   for (const auto& [id, version] : job.versions) {
     if (version.phase == Phase::kPending) ++status.pending_versions;
   }
-  status.peer_committed = PeerFloor(job);
-  const auto wall_nanos = [&job](VersionId id) {
-    return id.incarnation.value == 0 ? 0 : job.versions.at(id).wall_nanos;
-  };
-  status.memory_wall_nanos = wall_nanos(status.memory_committed);
-  status.peer_wall_nanos = wall_nanos(status.peer_committed);
-  status.disk_wall_nanos = wall_nanos(status.disk_committed);
   status.not_protected_why = WhyNoPeers(context, job);
   status.under_protected = UnderProtectedOf(context, job);
   status.phase = job.phase;
@@ -121,7 +138,7 @@ JobStatus StatusOf(const ReadContext& context, const Job& job) {
   const GroupIndex* groups = job.groups_of(job.incarnation);
   if (groups == nullptr) return status;
   status.peer_members = static_cast<uint32_t>(groups->members.size());
-  status.peer_target_step = job.peer_target.step();
+  status.peer_target_step = job.targets[Tier::kPeer].step();
   if (const VersionState* target = PeerTarget(job)) {
     status.peer_target = target->id;
     status.peer_target_held = target->parity_held_at(Tier::kMemory);
@@ -143,15 +160,16 @@ std::vector<NodeStatus> NodeStatuses(const ReadContext& context) {
     status.peer_address = node.peer_address;
     status.labels = node.labels;
     status.other_lives = OtherLivesOf(context, node);
-    if (!node.rival.empty() && context.at.now - node.rival_seen < kRivalShown) {
+    if (!node.other_agent.empty() && context.at.now - node.other_agent_seen < kOtherAgentShown) {
       status.health.warnings.push_back(fmt::format(
           "a second agent, from {}, uses the name of this node and is refused: give each agent its "
           "own `node`",
-          node.rival));
+          node.other_agent));
     }
   }
   auto count = [&](const RankShard& shard, uint64_t NodeStatus::*in_memory) {
     for (const Replica& replica : shard.replicas) {
+      if (replica.node == kNoNode) continue;
       NodeStatus& status = statuses[replica.node];
       (replica.tier == Tier::kMemory ? status.*in_memory : status.held_disk_bytes) +=
           shard.image_bytes;
@@ -215,7 +233,7 @@ Result<std::vector<VersionStatus>> VersionStatuses(const ReadContext& context,
     // Superseded versions are not listed if only their records are left.
     const bool available = IsFullyAvailable(job, version);
     const bool only_waits = MayReachPeer(job, version) && !version.any_parity();
-    const bool superseded = version.committed() && !version.committed_at(Tier::kDisk) &&
+    const bool superseded = version.committed() && !version.committed_stored() &&
                             id != newest_memory && id != newest_peer && (!available || only_waits);
     if (superseded) continue;
     if (status.restorable) {
@@ -274,17 +292,13 @@ Result<RestorePlanStatus> PlanRestore(const ReadContext& context, const std::str
       }
       return Fail(FailedPreconditionError(fmt::format("job '{}': {}", name, text)));
     }
-    const Node& node = context.cluster.nodes[replica->node];
-    plan.sources.push_back(
-        {Rank{rank}, node.name, node.data_address, replica->tier, shard.image_bytes, shard.digest});
+    plan.sources.push_back(LocationOf(context, Rank{rank}, shard, *replica));
   }
   for (uint32_t number = 0; tier && number < version->second.parity.size(); ++number) {
     const RankShard& shard = version->second.parity[number];
     for (const Replica& replica : shard.replicas) {
       if (replica.tier != *tier) continue;
-      const Node& node = context.cluster.nodes[replica.node];
-      plan.parity.push_back({ParityRank(number), node.name, node.data_address, replica.tier,
-                             shard.image_bytes, shard.digest});
+      plan.parity.push_back(LocationOf(context, ParityRank(number), shard, replica));
     }
   }
   return plan;
@@ -313,9 +327,7 @@ Result<RestorePlanStatus> PlanAllReplicas(const ReadContext& context, const std:
   const auto add = [&context](Rank rank, const RankShard& shard,
                               std::vector<ReplicaLocation>& sources) {
     for (const Replica& replica : shard.replicas) {
-      const Node& node = context.cluster.nodes[replica.node];
-      sources.push_back(
-          {rank, node.name, node.data_address, replica.tier, shard.image_bytes, shard.digest});
+      sources.push_back(LocationOf(context, rank, shard, replica));
     }
   };
   for (uint32_t rank = 0; rank < version.world; ++rank) {

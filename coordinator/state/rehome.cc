@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "coordinator/state/invariants.h"
 #include "coordinator/state/survivability.h"
 
 namespace holdfast::coord {
@@ -65,7 +66,7 @@ NodeIndex ChooseHome(const ReadContext& context, const Job& job, Incarnation inc
                                       [&](const GroupIndex::Member& member) {
                                         return member.group == group && member.node == index;
                                       });
-    if (!node.attached || node.peer_address.empty() || in_group ||
+    if (!node.attached || node.peer_address.empty() || node.no_parity || in_group ||
         node.health.disk_free_percent < kFreePercentMin) {
       continue;
     }
@@ -133,6 +134,8 @@ void RehomeLost(Context& context, Job& job) {
          it != job.versions.end() && it->first.incarnation == incarnation; ++it) {
       it->second.fully_available.reset();
     }
+    CheckParityPlan(context, lineage);
+    CheckGroupIndex(context, lineage, groups);
     context.effects.emplace_back(PutLineage{lineage, LineageChange::kPlanned});
     if (incarnation == job.incarnation) job.job_state_changed = true;
   }

@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "coordinator/state/copies.h"
 #include "coordinator/state/flush.h"
 #include "coordinator/state/job_states.h"
 #include "coordinator/state/parity_plan.h"
@@ -23,7 +24,8 @@ constexpr uint32_t kRetryDoublings = 6;
 // Fewer failures than this are not reported: a slot or a file may only be in use.
 constexpr uint32_t kAttemptsQuiet = 4;
 
-Tier OtherOf(Tier tier) { return tier == Tier::kMemory ? Tier::kDisk : Tier::kMemory; }
+/// Returns the tier that a node repairs a shard from when it has the shard there.
+Tier OtherOf(Tier tier) { return tier == Tier::kDisk ? Tier::kMemory : Tier::kDisk; }
 
 /// Adds the shards that the version lacks at a tier where it is committed, if they can be repaired.
 void FindMissing(const ReadContext& context, const Job& job, const VersionState& version,
@@ -98,7 +100,7 @@ void SendRepair(Context& context, Job& job, const RepairKey& key, Repair& repair
   if (shard.IsAt(repair.target, OtherOf(key.tier))) {
     source = {repair.target, OtherOf(key.tier)};
     directive.source_node = context.cluster.nodes[repair.target].name;
-    directive.source_address = context.cluster.nodes[repair.target].data_address;
+    directive.source_peer_address = context.cluster.nodes[repair.target].peer_address;
   }
   directive.tier = source.tier;
   repair.request = AddPrepare(
@@ -125,6 +127,7 @@ void AdvanceRepairs(Context& context, Job& job) {
     if (version.committed() && !IsAbandoned(job, id)) FindMissing(context, job, version, wanted);
   }
   PlanFlush(context, job, wanted);
+  PlanCopies(context, job, wanted);
   std::set<NodeIndex> busy;
   for (auto& [key, repair] : wanted) {
     auto known = job.repairs.find(key);
@@ -132,14 +135,16 @@ void AdvanceRepairs(Context& context, Job& job) {
     const auto not_before = repair.not_before;
     repair = known->second;
     if (repair.attempts == 0) repair.not_before = std::min(repair.not_before, not_before);
-    if (repair.request != 0) busy.insert(repair.target);
+    if (repair.request != 0 && !IsShared(key.tier)) busy.insert(repair.target);
   }
   job.repairs = std::move(wanted);
-  // The newest version first, one repair at a time for each node.
+  // The newest version first, one repair at a time for each node. Copies to a shared tier do not
+  // count: its file system may hang.
   for (auto it = job.repairs.rbegin(); it != job.repairs.rend(); ++it) {
     Repair& repair = it->second;
     if (repair.request != 0 || context.at.now < repair.not_before) continue;
-    if (busy.insert(repair.target).second) SendRepair(context, job, it->first, repair);
+    if (IsShared(it->first.tier) || busy.insert(repair.target).second)
+      SendRepair(context, job, it->first, repair);
   }
 }
 
@@ -147,7 +152,7 @@ void OnRepaired(Context& context, Job& job, const PendingPrepare& pending,
                 const Prepared& prepared) {
   job.repair_due = true;
   // Recorded even if the shard was reported before this reply and the repair is no longer listed.
-  if (prepared.outcome.ok()) {
+  if (prepared.outcome.ok() && !IsShared(pending.into)) {
     const ShardKey key{job.name, pending.version, pending.rank};
     context.effects.emplace_back(
         Repaired{job.name, context.cluster.nodes[pending.target].name, key, pending.into});

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "coordinator/state/invariants.h"
 #include "coordinator/state/parity_plan.h"
 #include "coordinator/state/prepares.h"
 #include "coordinator/state/reshard.h"
@@ -19,7 +20,7 @@ namespace holdfast::coord {
 namespace {
 constexpr uint32_t kAttemptsMax = 3;
 // A decode also fails if a member is lost but still counts as attached. All attempts together last
-// longer than it takes to declare such a member lost.
+// longer than it takes to declare such a member lost. A shared file system may be mounted late.
 constexpr uint32_t kDecodeAttemptsMax = 50;
 // A decode with a wrong result counts as this many attempts. It does not use up all attempts, since
 // the network may have corrupted the bytes.
@@ -44,10 +45,11 @@ bool AnyCommitted(const Job& job) {
 
 /// Returns the nearest source that has attempts left, or nothing. In order of distance: memory of
 /// the rank's node, memory of another node, decode from memory, disk of the rank's node, disk of
-/// another node, decode from disk. Sources with fewer failures come first.
-std::optional<Replica> PickSource(const Job& job, const RestoreTask& task,
-                                  const VersionState& version, Rank rank) {
-  constexpr uint32_t kSources = 6;
+/// another node, decode from disk, shared tiers. Sources with fewer failures come first.
+std::optional<Replica> PickSource(const ReadContext& context, const Job& job,
+                                  const RestoreTask& task, const VersionState& version, Rank rank) {
+  constexpr uint32_t kDistanceShared = 6;
+  constexpr uint32_t kSources = kDistanceShared + 1;
   const NodeIndex target = job.rank_nodes[rank.value];
   std::optional<Replica> best;
   uint32_t best_cost = 0;
@@ -57,13 +59,18 @@ std::optional<Replica> PickSource(const Job& job, const RestoreTask& task,
       if (tried.replica == replica) attempts = tried.attempts;
     }
     const uint32_t cost = attempts * kSources + distance;
-    const uint32_t most = replica == kDecode ? kDecodeAttemptsMax : kAttemptsMax;
+    const uint32_t most = replica.node == kNoNode ? kDecodeAttemptsMax : kAttemptsMax;
     if (attempts >= most || (best && cost >= best_cost)) return;
     best = replica;
     best_cost = cost;
   };
   for (const Replica& replica : version.ranks[rank.value].replicas) {
-    consider(replica, (replica.tier == Tier::kMemory ? 0 : 3) + (replica.node == target ? 0 : 1));
+    if (IsShared(replica.tier)) {
+      const uint32_t reached = context.cluster.nodes[target].shared_tiers;
+      if ((reached & TierBit(replica.tier)) != 0) consider(replica, kDistanceShared);
+    } else {
+      consider(replica, (replica.tier == Tier::kMemory ? 0 : 3) + (replica.node == target ? 0 : 1));
+    }
   }
   if ((!best || best_cost > 2) && CanDecode(job, version, rank, kAnyTier | kIncludeDamaged)) {
     consider(kDecode, CanDecode(job, version, rank, TierBit(Tier::kMemory)) ? 2 : 5);
@@ -80,7 +87,7 @@ bool RunRestoreTask(Context& context, Job& job, Rank rank) {
   if (target == kNoNode || !context.cluster.nodes[target].attached) return false;
   const VersionState& version = job.versions.at(job.plan.candidate);
   if (!IsAvailable(job, version, rank, kAnyTier | kIncludeDamaged)) return false;
-  std::optional<Replica> source = PickSource(job, task, version, rank);
+  std::optional<Replica> source = PickSource(context, job, task, version, rank);
   if (!source) return true;
   task.phase = RestoreTask::Phase::kPreparing;
   task.target = target;
@@ -97,9 +104,9 @@ bool RunRestoreTask(Context& context, Job& job, Rank rank) {
     const GroupIndex& groups = job.group_indexes.at(version.id.incarnation);
     const uint32_t group = groups.members[groups.by_rank[rank.value]].group;
     directive.group = GroupOf(context, job, version.id.incarnation, group, &version);
-  } else {
+  } else if (source->node != kNoNode) {
     directive.source_node = context.cluster.nodes[source->node].name;
-    directive.source_address = context.cluster.nodes[source->node].data_address;
+    directive.source_peer_address = context.cluster.nodes[source->node].peer_address;
   }
   directive.digest = version.ranks[rank.value].digest;
   SendDirective(context, target, std::move(directive));
@@ -108,6 +115,7 @@ bool RunRestoreTask(Context& context, Job& job, Rank rank) {
 
 void DecideRestore(Context& context, Job& job) {
   LineageRecord& lineage = job.lineage();
+  CheckDecision(context, job);
   lineage.decision = Decision::kVersion;
   lineage.restored = job.plan.candidate;
   context.effects.emplace_back(PutLineage{lineage, LineageChange::kDecided});
@@ -126,6 +134,8 @@ void DecideRestore(Context& context, Job& job) {
 
 void DecideFresh(Context& context, Job& job) {
   LineageRecord& lineage = job.lineage();
+  HOLDFAST_INVARIANT(*context.options.invariants, lineage.decision == Decision::kNone,
+                     Kv("job", job.name), Kv("incarnation", job.incarnation.value));
   lineage.decision = Decision::kFresh;
   context.effects.emplace_back(PutLineage{lineage, LineageChange::kDecided});
   job.plan.open = false;

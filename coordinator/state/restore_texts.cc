@@ -70,7 +70,7 @@ std::string LostGroupsText(const ReadContext& context, const Job& job,
     // A group matters only if it cannot decode and one of its ranks has no replica.
     if (!needed || erasures <= planned.parity || ++named > kNamedMax) continue;
     text +=
-        fmt::format("; parity group {} of {} nodes can decode without {} of them, it misses {}:{}",
+        fmt::format("; parity group {} of {} nodes can decode without {} of them, it lacks {}:{}",
                     group, planned.members.size(), planned.parity, members, missing);
   }
   return text;

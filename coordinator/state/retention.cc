@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <vector>
 
+#include "coordinator/state/invariants.h"
 #include "coordinator/state/restore_plan.h"
 #include "coordinator/state/survivability.h"
 #include "coordinator/state/targets.h"
@@ -20,8 +22,11 @@ constexpr size_t kAbortedMax = 64;
 
 /// Returns the versions that no retention rule may remove.
 std::set<VersionId> ProtectedVersions(const Job& job) {
-  std::set<VersionId> keep = {NewestRestorable(job), NewestCommitted(job, Tier::kMemory),
-                              NewestCommitted(job, Tier::kDisk), PeerFloor(job)};
+  std::set<VersionId> keep = {NewestRestorable(job), PeerFloor(job)};
+  for (const TierTraits& traits : kTierTable) {
+    if (HasReplicas(traits.tier)) keep.insert(NewestCommitted(job, traits.tier));
+    keep.insert(job.copies[traits.tier].version);
+  }
   if (job.lineage().decision == Decision::kNone || !job.plan.waiters.empty()) {
     keep.insert(job.plan.candidate);
   }
@@ -48,12 +53,11 @@ std::set<VersionId> ProtectedVersions(const Job& job) {
   const LineageRecord& lineage = job.lineage();
   auto restored = job.versions.find(lineage.restored);
   if (lineage.decision == Decision::kVersion && restored != job.versions.end()) {
-    const bool on_disk = restored->second.committed_at(Tier::kDisk);
+    const bool stored = restored->second.committed_stored();
     bool replaced = false;
     for (auto it = job.versions.lower_bound({job.incarnation, Step{0}}); it != job.versions.end();
          ++it) {
-      replaced =
-          replaced || (on_disk ? it->second.committed_at(Tier::kDisk) : it->second.committed());
+      replaced = replaced || (stored ? it->second.committed_stored() : it->second.committed());
     }
     if (!replaced) keep.insert(restored->first);
   }
@@ -61,20 +65,35 @@ std::set<VersionId> ProtectedVersions(const Job& job) {
 }
 
 void Tombstone(Context& context, Job& job, VersionState& version) {
+  HOLDFAST_INVARIANT(*context.options.invariants, !version.pinned && version.committed(),
+                     Kv("job", job.name), Kv("version", ToString(version.id)),
+                     Kv("pinned", version.pinned));
   version.phase = Phase::kRemoving;
   StoreVersion(context, job, version, 0);
-  version.ForEachReplica([&](const Replica& replica) {
-    if (replica.tier == Tier::kDisk) job.remove_disk.insert({replica.node, version.id});
-  });
+  RemoveStored(job, version, kStoredTiers);
+}
+
+/// Removes the version from some of the tiers that it is committed at. Replicas that are reported
+/// there later are removed, too.
+void DropTiers(Context& context, Job& job, VersionState& version, uint32_t tiers) {
+  RemoveStored(job, version, tiers);
+  version.RemoveReplicasIf(
+      [tiers](const Replica& replica) { return (tiers & TierBit(replica.tier)) != 0; });
+  version.tiers &= ~tiers;
+  version.failed_tiers |= tiers;
+  version.fully_available.reset();
+  StoreVersion(context, job, version, 0);
 }
 
 /// Erases a version and its record. Replicas that are reported later are recognized as dead.
 void EraseRecord(Context& context, Job& job, VersionState& version) {
+  HOLDFAST_INVARIANT(*context.options.invariants, !(version.committed() && version.pinned),
+                     Kv("job", job.name), Kv("version", ToString(version.id)));
   std::set<NodeIndex> in_memory;
   version.ForEachReplica([&](const Replica& replica) {
-    if (replica.tier == Tier::kDisk) job.remove_disk.insert({replica.node, version.id});
     if (replica.tier == Tier::kMemory) in_memory.insert(replica.node);
   });
+  RemoveStored(job, version, kStoredTiers);
   if (IsAbandoned(job, version.id)) {
     for (NodeIndex node : in_memory) {
       SendDirective(context, node, RemoveVersion{job.name, version.id, Tier::kMemory});
@@ -84,30 +103,60 @@ void EraseRecord(Context& context, Job& job, VersionState& version) {
   job.versions.erase(version.id);
 }
 
-void RetainDisk(Context& context, Job& job, const std::set<VersionId>& keep) {
-  // Abandoned versions do not count, but stay until enough newer versions are on disk.
+RetentionRule RuleOf(const Context& context, const Job& job, Tier tier) {
+  if (TraitsOf(tier).pace == TierPace::kCopy) return context.options.copies[tier].retention;
+  if (job.keep_last != 0) return {job.keep_last, job.keep_every};
+  return {context.options.keep_last, context.options.keep_every};
+}
+
+/// Returns the versions at the tier that its rule does not keep.
+std::vector<VersionId> SurplusAt(const Context& context, const Job& job, Tier tier,
+                                 const std::set<VersionId>& keep) {
+  // Abandoned versions do not count, but stay until enough newer versions are at the tier.
+  const RetentionRule rule = RuleOf(context, job, tier);
   VersionId oldest_kept;
-  const uint64_t keep_last = job.keep_last != 0 ? job.keep_last : context.options.keep_last;
-  const uint64_t keep_every = job.keep_last != 0 ? job.keep_every : context.options.keep_every;
   uint64_t count = 0;
   for (auto it = job.versions.rbegin(); it != job.versions.rend(); ++it) {
-    if (!it->second.committed_at(Tier::kDisk) || IsAbandoned(job, it->first)) continue;
+    if (!it->second.committed_at(tier) || IsAbandoned(job, it->first)) continue;
     oldest_kept = it->first;
-    if (++count == keep_last) break;
+    if (++count == rule.keep_last) break;
   }
-  if (count < keep_last) return;
-  for (auto& [id, version] : job.versions) {
+  std::vector<VersionId> surplus;
+  if (count < rule.keep_last) return surplus;
+  for (const auto& [id, version] : job.versions) {
     if (id >= oldest_kept) break;
-    if (!version.committed_at(Tier::kDisk) || version.pinned || keep.count(id) != 0) continue;
-    const bool every = keep_every != 0 && id.step.value % keep_every == 0;
-    if (every && !IsAbandoned(job, id)) continue;
-    Tombstone(context, job, version);
+    if (!version.committed_at(tier) || version.pinned || keep.count(id) != 0) continue;
+    const bool every = rule.keep_every != 0 && id.step.value % rule.keep_every == 0;
+    if (!every || IsAbandoned(job, id)) surplus.push_back(id);
+  }
+  return surplus;
+}
+
+void RetainStored(Context& context, Job& job, const std::set<VersionId>& keep) {
+  std::map<VersionId, uint32_t> surplus;  // mask of TierBit
+  for (const TierTraits& traits : kTierTable) {
+    if (!IsStored(traits.tier)) continue;
+    for (VersionId id : SurplusAt(context, job, traits.tier, keep)) {
+      surplus[id] |= TierBit(traits.tier);
+    }
+  }
+  for (const auto& [id, tiers] : surplus) {
+    VersionState& version = job.versions.at(id);
+    if ((version.tiers & kStoredTiers & ~tiers) == 0) {
+      Tombstone(context, job, version);
+    } else {
+      DropTiers(context, job, version, tiers);
+    }
   }
 }
 
 void RetainMemory(Context& context, Job& job, const std::set<VersionId>& keep) {
   const VersionId newest = NewestCommitted(job, Tier::kMemory);
-  const VersionId newest_disk = NewestCommitted(job, Tier::kDisk);
+  VersionId newest_stored;
+  for (const TierTraits& traits : kTierTable) {
+    if (!IsStored(traits.tier)) continue;
+    newest_stored = std::max(newest_stored, NewestCommitted(job, traits.tier));
+  }
   std::vector<VersionId> erased;
   size_t waiting = 0;
   for (auto it = job.versions.rbegin(); it != job.versions.rend(); ++it) {
@@ -120,13 +169,13 @@ void RetainMemory(Context& context, Job& job, const std::set<VersionId>& keep) {
       version.RemoveReplicasIf(
           [](const Replica& replica) { return replica.tier == Tier::kMemory; });
     }
-    if (version.committed_at(Tier::kDisk)) continue;
+    if (version.committed_stored()) continue;
     const bool never_on_disk = (version.failed_tiers & TierBit(Tier::kDisk)) != 0;
     const bool on_its_way =
-        on_disk != 0 || SelectsVersion(job, job.disk_target, id) ||
-        (to_peers && (version.any_parity() || SelectsVersion(job, job.peer_target, id)));
+        on_disk != 0 || SelectsVersion(job, job.targets[Tier::kDisk], id) ||
+        (to_peers && (version.any_parity() || SelectsVersion(job, job.targets[Tier::kPeer], id)));
     const bool surplus = ++waiting > kMemoryRecordsMax && !on_its_way;
-    const bool superseded = (id < newest_disk || never_on_disk) && !to_peers;
+    const bool superseded = (id < newest_stored || never_on_disk) && !to_peers;
     if (IsAbandoned(job, id) || superseded || surplus) erased.push_back(id);
   }
   for (VersionId id : erased) EraseRecord(context, job, job.versions.at(id));
@@ -135,7 +184,10 @@ void RetainMemory(Context& context, Job& job, const std::set<VersionId>& keep) {
 void EraseRemoved(Context& context, Job& job) {
   std::vector<VersionId> removed;
   for (const auto& [id, version] : job.versions) {
-    if (version.phase == Phase::kRemoving && !version.any_on_disk()) removed.push_back(id);
+    if (version.phase != Phase::kRemoving) continue;
+    // No node that reaches the tier was attached when the version became due.
+    RemoveStored(job, version, kSharedTiers);
+    if (!version.any_stored()) removed.push_back(id);
   }
   for (VersionId id : removed) EraseRecord(context, job, job.versions.at(id));
 }
@@ -149,7 +201,7 @@ void PruneAborted(Context& context, Job& job) {
   size_t left = aborted.size();
   for (VersionId id : aborted) {
     VersionState& version = job.versions.at(id);
-    const bool settled = id < newest && !version.any_on_disk();
+    const bool settled = id < newest && !version.any_stored();
     // Nodes free the slots of an aborted version when the job state lists it, so the version stays
     // listed until they have done so: without these slots, newer versions might never be committed.
     if (!settled && (left <= kAbortedMax || version.any_in_memory())) continue;
@@ -171,8 +223,10 @@ void PruneAborted(Context& context, Job& job) {
 void ApplyRetention(Context& context, Job& job) {
   if (job.retention_due && BarrierOpen(context, job)) {
     const std::set<VersionId> keep = ProtectedVersions(job);
-    RetainDisk(context, job, keep);
+    const VersionId floor = NewestRestorable(job);
+    RetainStored(context, job, keep);
     RetainMemory(context, job, keep);
+    CheckRetention(context, job, floor);
     job.retention_due = false;
   }
   EraseRemoved(context, job);

@@ -4,12 +4,12 @@
 
 // Retention: which versions are kept, and the removal of the others.
 //
-// On disk the newest N versions, every K-th step and pinned versions are kept. These are never
-// removed: the newest restorable version, the newest committed at each tier, the newest on disk
-// with its parity, the restore candidate, and the versions of rollbacks. The version that the
-// incarnation restored is kept until a newer one is at least as safe. Records of versions that were
-// only in memory are erased when a newer version is on disk. Retention removes no version while the
-// recovery barrier is closed.
+// At each tier that is stored (disk, remote) the newest N versions, every K-th step and pinned
+// versions are kept. These are never removed: the newest restorable version, the newest committed
+// at each tier, the newest on disk with its parity, the restore candidate, and the versions of
+// rollbacks. The version that the incarnation restored is kept until a newer one is at least as
+// safe. Records of versions that were only in memory are erased when a newer version is on disk.
+// Retention removes no version while the recovery barrier is closed.
 
 namespace holdfast::coord {
 

@@ -13,11 +13,17 @@
 
 namespace holdfast::coord {
 namespace {
-/// Returns the nearest replica of the rank's shard on the rank's own node, or nullptr.
-const Replica* LocalReplica(const Job& job, const VersionState& version, Rank rank) {
+/// Returns the nearest replica of the rank's shard that the rank's own node has or reaches, or
+/// nullptr.
+const Replica* LocalReplica(const ReadContext& context, const Job& job, const VersionState& version,
+                            Rank rank) {
+  const NodeIndex node = job.rank_nodes[rank.value];
   const Replica* best = nullptr;
   for (const Replica& replica : version.ranks[rank.value].replicas) {
-    if (replica.node != job.rank_nodes[rank.value]) continue;
+    const bool reached = IsShared(replica.tier)
+                             ? NodeThatReaches(context, replica.tier, node) == node
+                             : replica.node == node;
+    if (!reached) continue;
     if (best == nullptr || replica.tier < best->tier) best = &replica;
   }
   return best;
@@ -45,8 +51,8 @@ bool AnswerRollback(Context& context, Job& job, const RestoreWaiter& waiter, Ver
   } else if (version.world != job.lineage().world) {
     Answer(context, waiter.request, WorldMismatch(job, version));
     return true;
-  } else if (const Replica* own = LocalReplica(job, version, waiter.rank)) {
-    // The rank's agent has the shard in memory, or loads it from its disk.
+  } else if (const Replica* own = LocalReplica(context, job, version, waiter.rank)) {
+    // The rank's agent has the shard in memory, or loads it from its disk or a shared tier.
     decide();
     context.effects.emplace_back(
         Reply{waiter.request, {}, job.incarnation, wanted, own->tier, version.world});

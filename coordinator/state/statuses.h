@@ -69,20 +69,17 @@ struct JobStatus {
   Incarnation incarnation;
   uint32_t world = 0;
   uint32_t ranks_joined = 0;
-  VersionId memory_committed;
-  VersionId disk_committed;
+  PerTier<VersionId> committed;  // newest; incarnation 0: none
+  PerTier<VersionId> copying;    // the version that is being copied to the tier
   VersionId restorable;
   Tier restorable_tier = Tier::kMemory;  // the slowest tier that a rank reads from
   std::string not_restorable_why;        // empty when the newest committed version is restorable
   int64_t committed_wall_nanos = 0;
-  int64_t memory_wall_nanos = 0;  // of the newest version committed at the tier; 0: none
-  int64_t peer_wall_nanos = 0;
-  int64_t disk_wall_nanos = 0;
+  PerTier<int64_t> wall_nanos{};  // of the newest version committed at the tier; 0: none
   uint64_t committed_total = 0;
   uint64_t aborted_total = 0;
   uint64_t pending_versions = 0;
   Step newest_seen;
-  VersionId peer_committed;
   Step peer_target_step;
   VersionId peer_target;  // the version whose parity is being built; incarnation 0: none yet
   uint32_t peer_target_held = 0;  // members that have their parity of peer_target
@@ -117,7 +114,8 @@ struct VersionStatus {
 struct ReplicaLocation {
   Rank rank;
   std::string node;
-  std::string address;
+  std::string address;       // for operators
+  std::string peer_address;  // for agents
   Tier tier = Tier::kMemory;
   uint64_t image_bytes = 0;
   uint64_t digest = 0;

@@ -10,6 +10,7 @@ std::string Nodes(uint32_t count) {
 }  // namespace
 
 std::string ToString(const Survival& survival) {
+  if (survival.all_nodes) return "all nodes";
   if (!survival.nodes_after_power_cut) {
     return survival.nodes == 0 ? "process loss only" : Nodes(survival.nodes);
   }

@@ -14,11 +14,13 @@ struct Survival {
   /// The same if all memory is lost too, as in a power cut. Nothing if the disks alone cannot
   /// restore the version.
   std::optional<uint32_t> nodes_after_power_cut;
+  /// A shared tier has all shards.
+  bool all_nodes = false;
 };
 
 /// Returns for example "any 2 nodes of each group", "full power cut", "any 1 node of each group +
-/// full power cut" (both at once), "any 2 nodes of each group; full power cut" (either one), or
-/// "process loss only". Pure.
+/// full power cut" (both at once), "any 2 nodes of each group; full power cut" (either one), "all
+/// nodes", or "process loss only". Pure.
 std::string ToString(const Survival& survival);
 
 }  // namespace holdfast::coord

@@ -16,6 +16,10 @@ namespace holdfast::coord {
 /// Advances the targets of the tiers that are due.
 void AdvanceTargets(Job& job);
 
+/// Resets the targets of all tiers to `step`, for a new incarnation or after a start of the
+/// coordinator.
+void RestartTargets(Job& job, Step step);
+
 /// Whether `target` selects the version.
 bool SelectsVersion(const Job& job, const TierTarget& target, VersionId version);
 

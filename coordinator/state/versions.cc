@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "coordinator/state/invariants.h"
 #include "coordinator/state/survivability.h"
 #include "coordinator/state/targets.h"
 
@@ -58,23 +59,34 @@ void StoreVersion(Context& context, const Job& job, VersionState& version,
   if (version.committed_at(Tier::kPeer)) {
     for (const RankShard& shard : version.parity) record.parity_digests.push_back(shard.digest);
   }
+  CheckVersionRecord(context, job, record, committed_tier_bit);
   context.effects.emplace_back(PutVersion{std::move(record), committed_tier_bit});
 }
 
 void AbortVersion(Context& context, Job& job, VersionState& version, bool store) {
   if (version.phase != Phase::kPending) return;
-  for (TierTarget* target : {&job.disk_target, &job.peer_target}) {
-    if (SelectsVersion(job, *target, version.id)) target->Resolve(version.id.step);
+  for (const TierTraits& traits : kTierTable) {
+    TierTarget* target = job.target(traits.tier);
+    if (target != nullptr && SelectsVersion(job, *target, version.id)) {
+      target->Resolve(version.id.step);
+    }
   }
+  HOLDFAST_INVARIANT(*context.options.invariants, version.tiers == 0, Kv("job", job.name),
+                     Kv("version", ToString(version.id)), Kv("tiers", version.tiers));
   version.phase = Phase::kAborted;
   version.samples.clear();
   ++job.aborted_total;
   if (store) StoreVersion(context, job, version, 0);
-  version.ForEachReplica([&](const Replica& replica) {
-    if (replica.tier == Tier::kDisk) job.remove_disk.insert({replica.node, version.id});
-  });
+  RemoveStored(job, version, kStoredTiers);
   job.changed = true;
   job.job_state_changed = true;
+}
+
+void RemoveStored(Job& job, const VersionState& version, uint32_t tiers) {
+  version.ForEachReplica([&](const Replica& replica) {
+    if ((tiers & TierBit(replica.tier)) == 0) return;
+    job.removals.insert({replica.node, version.id, replica.tier});
+  });
 }
 
 bool IsDead(const Job& job, VersionId version) {
@@ -133,8 +145,8 @@ DamagedReplica& RecordDamage(Context& context, Job& job, VersionState& version, 
   job.repair_due = true;
   if (DamagedReplica* known = version.Damaged(rank, replica)) return *known;
   const std::string text =
-      fmt::format("{} at {} on node {}: {}", ToString(ShardKey{job.name, version.id, rank}),
-                  ToString(replica.tier), context.cluster.nodes[replica.node].name, what);
+      fmt::format("{} at {} on {}: {}", ToString(ShardKey{job.name, version.id, rank}),
+                  ToString(replica.tier), PlaceName(context, replica), what);
   if (version.damage_texts.size() < kDamageTextsMax) version.damage_texts.push_back(text);
   RecordFinding(context, job.name, replica.node, DataLossError(text));
   return version.damaged.emplace_back(DamagedReplica{rank, replica});

@@ -25,6 +25,9 @@ void StoreVersion(Context& context, const Job& job, VersionState& version,
 /// that selected it take another one.
 void AbortVersion(Context& context, Job& job, VersionState& version, bool store);
 
+/// Orders the removal of the version's replicas at these stored tiers (mask of TierBit).
+void RemoveStored(Job& job, const VersionState& version, uint32_t tiers);
+
 /// Whether a version without a record can never be committed.
 bool IsDead(const Job& job, VersionId version);
 

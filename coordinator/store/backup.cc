@@ -20,10 +20,8 @@ Result<std::vector<KeyValue>> ReadWholeStore(const std::string& dir) {
     if (all || attempt == kReadAttempts) return all;
   }
 }
-}  // namespace
 
-Result<BackupCounts> BackUpStore(const std::string& from, const std::string& to) {
-  HOLDFAST_ASSIGN_OR_RETURN(const std::vector<KeyValue> all, ReadWholeStore(from));
+Result<BackupCounts> WriteBackup(const std::vector<KeyValue>& all, const std::string& to) {
   std::error_code error;
   if (std::filesystem::exists(to, error) && !std::filesystem::is_empty(to, error)) {
     return Fail(FailedPreconditionError(
@@ -44,6 +42,18 @@ Result<BackupCounts> BackUpStore(const std::string& from, const std::string& to)
   HOLDFAST_ASSIGN_OR_RETURN(auto copy, RocksStore::Open(to));
   HOLDFAST_ASSIGN_OR_RETURN([[maybe_unused]] const bool written, copy->Commit({}, mutations));
   return counts;
+}
+}  // namespace
+
+Result<BackupCounts> BackUpStore(const std::string& from, const std::string& to) {
+  HOLDFAST_ASSIGN_OR_RETURN(const std::vector<KeyValue> all, ReadWholeStore(from));
+  return WriteBackup(all, to);
+}
+
+Result<BackupCounts> BackUpStore(MetaStore& from, const std::string& to) {
+  HOLDFAST_ASSIGN_OR_RETURN(const std::vector<KeyValue> all, from.Range(""));
+  if (all.empty()) return Fail(NotFoundError("the store has no records of this cluster"));
+  return WriteBackup(all, to);
 }
 
 }  // namespace holdfast::coord

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <set>
+#include <tuple>
+#include <utility>
 #include <variant>
 
 #include "coordinator/store/record_codec.h"
@@ -73,7 +76,8 @@ Status ReadAll(MetaStore& store, std::string_view prefix,
 }  // namespace
 
 Result<std::unique_ptr<Catalog>> Catalog::Open(std::unique_ptr<MetaStore> store,
-                                               const std::string& cluster) {
+                                               const std::string& cluster,
+                                               InvariantMonitor& invariants) {
   HOLDFAST_ASSIGN_OR_RETURN(auto owner, store->Get(kClusterKey));
   if (owner) {
     HOLDFAST_ASSIGN_OR_RETURN(std::string name, DecodeCluster(*owner));
@@ -89,7 +93,11 @@ Result<std::unique_ptr<Catalog>> Catalog::Open(std::unique_ptr<MetaStore> store,
   if (before) {
     HOLDFAST_ASSIGN_OR_RETURN(epoch, DecodeEpoch(*before));
   }
+  const uint64_t epoch_before = epoch.value;
   ++epoch.value;
+  if (!HOLDFAST_INVARIANT(invariants, epoch.value > epoch_before, Kv("before", epoch_before))) {
+    return Fail(invariants.error());
+  }
   HOLDFAST_ASSIGN_OR_RETURN(auto stored_life, store->Get(kLifeKey));
   LifeId life = NewLife();
   if (stored_life) {
@@ -103,7 +111,7 @@ Result<std::unique_ptr<Catalog>> Catalog::Open(std::unique_ptr<MetaStore> store,
                                 {std::string(kLifeKey), EncodeLife(life)}};
   HOLDFAST_ASSIGN_OR_RETURN(bool applied, store->Commit(compares, mutations));
   if (!applied) return Fail(FencedError("another coordinator took the same store"));
-  return std::unique_ptr<Catalog>(new Catalog(std::move(store), epoch, life));
+  return std::unique_ptr<Catalog>(new Catalog(std::move(store), epoch, life, invariants));
 }
 
 Result<Records> Catalog::Read() {
@@ -119,7 +127,51 @@ Result<Records> Catalog::Read() {
   return records;
 }
 
+/// A commit record must be readable again: it is the only proof that the version is complete.
+void Catalog::CheckCommitRecord(const PutVersion& put) const {
+  const VersionRecord& record = put.record;
+  const std::string name = ToString(record.version);
+  HOLDFAST_INVARIANT(invariants_, (record.tiers & put.committed_tier_bit) == put.committed_tier_bit,
+                     Kv("job", record.job), Kv("version", name), Kv("tiers", record.tiers));
+  HOLDFAST_INVARIANT(invariants_, record.digests.size() == record.world, Kv("job", record.job),
+                     Kv("version", name), Kv("digests", record.digests.size()),
+                     Kv("world", record.world));
+  const Result<VersionRecord> again =
+      DecodeVersion(VersionKey(record.job, record.version), EncodeVersion(record));
+  HOLDFAST_INVARIANT(invariants_, again && *again == record, Kv("job", record.job),
+                     Kv("version", name), Kv("why", again ? "" : again.error().message()));
+}
+
+void Catalog::CheckBatch(std::span<const Effect> effects) const {
+  std::set<std::tuple<std::string, VersionId, uint32_t>> commits;
+  std::set<std::pair<std::string, Incarnation>> decisions;
+  for (const Effect& effect : effects) {
+    if (const auto* put = std::get_if<PutVersion>(&effect)) {
+      if (put->committed_tier_bit == 0) continue;
+      CheckCommitRecord(*put);
+      const bool only =
+          commits.insert({put->record.job, put->record.version, put->committed_tier_bit}).second;
+      HOLDFAST_INVARIANT(invariants_, only, Kv("job", put->record.job),
+                         Kv("version", ToString(put->record.version)),
+                         Kv("tier_bit", put->committed_tier_bit));
+    } else if (const auto* lineage = std::get_if<PutLineage>(&effect)) {
+      if (lineage->change != LineageChange::kDecided) continue;
+      const LineageRecord& record = lineage->record;
+      const bool only = decisions.insert({record.job, record.incarnation}).second;
+      HOLDFAST_INVARIANT(invariants_, only && record.decision != Decision::kNone,
+                         Kv("job", record.job), Kv("incarnation", record.incarnation.value));
+      HOLDFAST_INVARIANT(invariants_,
+                         record.decision != Decision::kVersion ||
+                             record.restored.incarnation <= record.incarnation,
+                         Kv("job", record.job), Kv("restored", ToString(record.restored)),
+                         Kv("incarnation", record.incarnation.value));
+    }
+  }
+}
+
 Status Catalog::Write(std::span<const Effect> effects) {
+  CheckBatch(effects);
+  HOLDFAST_RETURN_IF_ERROR(invariants_.error());
   std::vector<Mutation> mutations;
   for (const Effect& effect : effects) {
     std::optional<Mutation> mutation = std::visit(Writing{}, effect);

@@ -28,7 +28,8 @@ struct Mutation {
   std::optional<std::string> value;
 };
 
-/// Small, ordered, durable key-value store for the coordinator's decisions. It has one writer.
+/// Small, ordered, durable key-value store for the coordinator's decisions. It has one writer at a
+/// time.
 /// Threads: any, but only one call at a time.
 class MetaStore {
  public:
@@ -42,6 +43,9 @@ class MetaStore {
   /// it.
   virtual Result<bool> Commit(std::span<const Compare> compares,
                               std::span<const Mutation> mutations) = 0;
+  /// Whether this process may still write and serve what it has read. False: its lease on a shared
+  /// store has ended, and another process may have the store.
+  virtual bool Held() const { return true; }
 };
 
 }  // namespace holdfast::coord

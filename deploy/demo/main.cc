@@ -11,13 +11,20 @@
 #include <optional>
 
 #include "base/config.h"
-#include "deploy/demo/report.h"
+#include "base/random.h"
+#include "cli/cluster/coordinator_client.h"
+#include "cli/core/command.h"
+#include "faults/drill/report.h"
+#include "faults/drill/runner.h"
 #include "testing/cluster/cluster.h"
 #include "testing/cluster/small_disk.h"
 #include "testing/cluster/training.h"
 
 namespace holdfast::demo {
 namespace {
+using faults::DrillKind;
+using faults::DrillReport;
+using faults::DrillTarget;
 using local::Cluster;
 using nlohmann::json;
 using std::chrono::milliseconds;
@@ -28,25 +35,56 @@ constexpr int kNodes = 4;
 constexpr int kSmallDiskNode = 3;
 
 struct Failure {
-  std::string name;
+  DrillKind kind;
   std::string what;
-  std::vector<std::string> arguments;  // of `holdfast drill`
+  DrillTarget target;
+  std::optional<int64_t> duration_ms;
 };
 
 const std::vector<Failure>& Failures() {
   static const std::vector<Failure> all = {
-      {"kill-rank", "a rank is killed", {"--target", "rank", "2"}},
-      {"hang-rank", "a rank stops without an error", {"--target", "rank", "1"}},
-      {"kill-agent", "an agent is killed; the keeper holds its memory", {"--target", "n1"}},
-      {"kill-coordinator", "the coordinator is killed", {}},
-      {"kill-node",
+      {DrillKind::kKillRank, "a rank is killed", {2, "", ""}, {}},
+      {DrillKind::kHangRank, "a rank stops without an error", {1, "", ""}, {}},
+      {DrillKind::kKillAgent,
+       "an agent is killed; the keeper holds its memory",
+       {{}, "n1", ""},
+       {}},
+      {DrillKind::kKillCoordinator, "the coordinator is killed", {}, {}},
+      {DrillKind::kKillNode,
        "a node is lost: agent, keeper, trainer and all memory",
-       {"--target", "n2", "--duration", "4s"}},
-      {"corrupt-shard", "a bit of the newest shard on disk flips", {"--target", "rank", "0"}},
-      {"fill-disk", "a node's disk is full", {"--target", "n3", "--duration", "6s"}},
-      {"power-loss", "all processes are killed at once, the memory is lost", {}},
+       {{}, "n2", ""},
+       4'000},
+      {DrillKind::kCorruptShard, "a bit of the newest shard on disk flips", {0, "", ""}, {}},
+      {DrillKind::kFillDisk, "a node's disk is full", {{}, "n3", ""}, 6'000},
+      {DrillKind::kPowerLoss, "all processes are killed at once, the memory is lost", {}, {}},
   };
   return all;
+}
+
+/// The results of the demo.
+struct Results {
+  std::vector<DrillReport> drills;
+  std::vector<std::string> skipped;  // drills that this machine cannot run, with the reason
+  bool bit_identical = false;        // the final parameters equal the baseline's byte for byte
+  uint64_t steps = 0;
+  uint64_t restarts = 0;  // by `holdfast run`
+  uint64_t parameter_bytes = 0;
+  double seconds = 0;
+};
+
+/// Each drill is an object as `holdfast drill -o json` prints it.
+std::string ToJson(const Results& results) {
+  holdfast::Json drills = holdfast::Json::array();
+  for (const DrillReport& report : results.drills) drills.push_back(faults::DrillJson(report));
+  const holdfast::Json document = {{"schema", 3},
+                                   {"bit_identical", results.bit_identical},
+                                   {"steps", results.steps},
+                                   {"restarts", results.restarts},
+                                   {"parameter_bytes", results.parameter_bytes},
+                                   {"seconds", results.seconds},
+                                   {"drills", std::move(drills)},
+                                   {"skipped", results.skipped}};
+  return document.dump(2) + "\n";
 }
 
 struct DemoOptions {
@@ -82,7 +120,7 @@ class Demo {
   explicit Demo(DemoOptions options) : options_(std::move(options)) {}
 
   Status Run();
-  const Report& report() const { return report_; }
+  const Results& results() const { return results_; }
 
  private:
   void Print(const std::string& line) {
@@ -94,14 +132,15 @@ class Demo {
   Status TrainUninterrupted();
   Status RunJob(Cluster& cluster, bool has_small_disk);
   Status Launch(Cluster& cluster);
-  void RunDrill(Cluster& cluster, const Failure& failure);
+  Status RunDrill(Cluster& cluster, const Failure& failure);
+  Result<DrillReport> InjectAndMeasure(Cluster& cluster, const Failure& failure);
   /// Runs a CLI command. Returns its JSON, or Aborted with its error text.
   Result<json> RunCommand(Cluster& cluster, std::vector<std::string> arguments);
   uint64_t NewestStep(Cluster& cluster);
 
   DemoOptions options_;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-  Report report_;
+  Results results_;
   std::string expected_;
 };
 
@@ -113,7 +152,7 @@ Status Demo::TrainUninterrupted() {
   training.steps = options_.steps;
   training.params = options_.params;
   HOLDFAST_ASSIGN_OR_RETURN(expected_, local::UninterruptedParameters(training, kTimeout));
-  report_.parameter_bytes = expected_.size();
+  results_.parameter_bytes = expected_.size();
   Print(fmt::format("done: {} of parameters", FormatBytes(expected_.size())));
   return Status::Ok();
 }
@@ -166,31 +205,39 @@ Status Demo::Launch(Cluster& cluster) {
   return Status::Ok();
 }
 
-void Demo::RunDrill(Cluster& cluster, const Failure& failure) {
-  Print(fmt::format("step {}. DRILL {}: {}", NewestStep(cluster), failure.name, failure.what));
-  Report::Row row{.name = failure.name, .drill = {}, .skipped = "", .error = ""};
-  std::vector<std::string> arguments = {"drill", failure.name};
-  arguments.insert(arguments.end(), failure.arguments.begin(), failure.arguments.end());
-  arguments.insert(arguments.end(), {"--job", kJob, "--yes"});
-  auto answer = RunCommand(cluster, arguments);
-  if (!answer) {
-    row.error = answer.error().message();
-  } else if (!answer->contains("drills") || (*answer)["drills"].empty()) {
-    row.error = "no report: " + answer->dump();
-  } else {
-    row.drill = (*answer)["drills"][0];
-    for (const json& missed : row.drill["missed"]) {
-      row.error += (row.error.empty() ? "" : "; ") + missed.dump();
-    }
-    Print("  " + row.drill.value("what", ""));
-    if (row.drill["incident_kind"].is_string()) {
-      Print(fmt::format("  incident: {}, detected after {} ms, first new step after {} ms",
-                        row.drill["incident_kind"].get<std::string>(),
-                        row.drill["detect_ms"].dump(), row.drill["recover_ms"].dump()));
-    }
+Result<DrillReport> Demo::InjectAndMeasure(Cluster& cluster, const Failure& failure) {
+  cli::GlobalOptions options;
+  options.endpoint = cluster.endpoint();
+  cli::Output output(cli::Format::kTable, {});
+  cli::Context context{options, output, Clock::Real()};
+  HOLDFAST_ASSIGN_OR_RETURN(auto client, cli::CoordinatorClient::Open(options));
+  const faults::InjectorAddresses injectors;
+  faults::DrillRunner runner(context, client, injectors, kJob);
+  faults::DrillRequest request;
+  request.kind = failure.kind;
+  request.target = failure.target;
+  request.duration_ms = failure.duration_ms;
+  HOLDFAST_ASSIGN_OR_RETURN(faults::DrillPlan plan, runner.Plan(request, RandomSeed() >> 32));
+  HOLDFAST_ASSIGN_OR_RETURN(const std::string what, runner.Rehearse(&plan));
+  Print("  " + what);
+  HOLDFAST_ASSIGN_OR_RETURN(DrillReport report, runner.Run(plan, kTimeout.count()));
+  faults::Judge({}, &report);
+  return report;
+}
+
+Status Demo::RunDrill(Cluster& cluster, const Failure& failure) {
+  const std::string name = faults::TraitsOf(failure.kind).name;
+  Print(fmt::format("step {}. DRILL {}: {}", NewestStep(cluster), name, failure.what));
+  auto report = InjectAndMeasure(cluster, failure);
+  if (!report) return report.error().WithContext("drill " + name);
+  if (report->incident != 0) {
+    Print(fmt::format("  incident: {}, detected after {} ms, first new step after {} ms",
+                      report->incident_kind, report->detect_ms, report->recover_ms));
   }
-  if (!row.error.empty()) Print("FAILED: " + row.error);
-  report_.rows.push_back(std::move(row));
+  const bool passed = report->missed.empty();
+  const std::string missed = passed ? "" : report->missed[0];
+  results_.drills.push_back(*std::move(report));
+  return passed ? Status::Ok() : AbortedError("drill " + name + " missed " + missed);
 }
 
 Status Demo::RunJob(Cluster& cluster, bool has_small_disk) {
@@ -201,16 +248,14 @@ Status Demo::RunJob(Cluster& cluster, bool has_small_disk) {
       "`holdfast run` has launched four ranks that checkpoint every step, and restarts them after "
       "failures");
   for (const Failure& failure : Failures()) {
-    const bool wanted = options_.drills.empty() ||
-                        std::find(options_.drills.begin(), options_.drills.end(), failure.name) !=
-                            options_.drills.end();
-    if (!wanted) continue;
-    if (failure.name == "fill-disk" && !has_small_disk) {
-      report_.rows.push_back({failure.name, {}, "no small disk: needs root and a loop device", ""});
+    const std::string name = faults::TraitsOf(failure.kind).name;
+    const auto& wanted = options_.drills;
+    if (!wanted.empty() && std::find(wanted.begin(), wanted.end(), name) == wanted.end()) continue;
+    if (failure.kind == DrillKind::kFillDisk && !has_small_disk) {
+      results_.skipped.push_back(name + ": no small disk: needs root and a loop device");
       continue;
     }
-    RunDrill(cluster, failure);
-    if (!report_.rows.back().ok()) return AbortedError("drill " + failure.name + " failed");
+    HOLDFAST_RETURN_IF_ERROR(RunDrill(cluster, failure));
   }
   Print("all drills are done; training to the end");
   HOLDFAST_ASSIGN_OR_RETURN(
@@ -220,11 +265,11 @@ Status Demo::RunJob(Cluster& cluster, bool has_small_disk) {
   if (followed.exit_code != 0) {
     return AbortedError("the job did not finish: " + followed.errors + followed.out);
   }
-  report_.steps = NewestStep(cluster);
+  results_.steps = NewestStep(cluster);
   const std::string final = local::ReadAll(cluster.root() + "/final");
-  report_.bit_identical = !final.empty() && final == expected_;
-  for (const Report::Row& row : report_.rows) {
-    report_.restarts += row.drill.is_object() && row.drill["restored"].is_string() ? 1 : 0;
+  results_.bit_identical = !final.empty() && final == expected_;
+  for (const DrillReport& report : results_.drills) {
+    results_.restarts += report.restored == VersionId{} ? 0 : 1;
   }
   return Status::Ok();
 }
@@ -232,6 +277,7 @@ Status Demo::RunJob(Cluster& cluster, bool has_small_disk) {
 Status Demo::Run() {
   HOLDFAST_RETURN_IF_ERROR(TrainUninterrupted());
   local::ClusterOptions options;
+  options.injectors = true;
   HOLDFAST_ASSIGN_OR_RETURN(options.root, local::MakeTempDir("holdfast-demo"));
   auto small_disk = local::SmallDisk::Make(options.root, 64ULL << 20);
   if (small_disk) options.data_dir_of[kSmallDiskNode] = small_disk->path() + "/data";
@@ -250,7 +296,7 @@ Status Demo::Run() {
     std::error_code ignored;
     std::filesystem::remove_all(options.root, ignored);
   }
-  report_.seconds =
+  results_.seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
   return status;
 }
@@ -259,7 +305,7 @@ int Main(int argc, char** argv) {
   DemoOptions options;
   CLI::App app(
       "Runs a training job that checkpoints every step with `holdfast run`, injects one failure "
-      "after another with `holdfast drill`, and compares the job's final parameters with an "
+      "after another as `holdfast drill` does, and compares the job's final parameters with an "
       "uninterrupted run's.");
   app.add_option("--json", options.json_path, "also write the report as JSON");
   app.add_option("--drill", options.drills, "only these drills (repeatable); default: all");
@@ -272,14 +318,15 @@ int Main(int argc, char** argv) {
 
   Demo demo(options);
   Status status = demo.Run();
-  std::printf("\n%s\n", ToTable(demo.report()).c_str());
+  const Results& results = demo.results();
+  std::printf("\n%s\n%s", faults::DrillTable(results.drills).Render(0, false).c_str(),
+              faults::DrillNotes(results.drills).c_str());
+  for (const std::string& skipped : results.skipped) std::printf("skipped %s\n", skipped.c_str());
   if (!status.ok()) std::printf("%s\n", status.ToString().c_str());
-  const auto& rows = demo.report().rows;
-  const bool good = status.ok() && demo.report().bit_identical &&
-                    std::all_of(rows.begin(), rows.end(), [](const auto& row) { return row.ok(); });
+  const bool good = status.ok() && results.bit_identical;
   std::printf("VERDICT: final parameters %s to the uninterrupted run's\n",
-              demo.report().bit_identical ? "bit-identical" : "NOT identical");
-  if (!options.json_path.empty()) std::ofstream(options.json_path) << ToJson(demo.report());
+              results.bit_identical ? "bit-identical" : "NOT identical");
+  if (!options.json_path.empty()) std::ofstream(options.json_path) << ToJson(results);
   return good ? 0 : 1;
 }
 

@@ -153,6 +153,8 @@ struct EdgeWait {
   Direction direction = Direction::kSend;
   EdgeState state = EdgeState::kIdle;
   uint64_t age_ns = 0;  // in this state
+  /// Transfers of the operation that are complete on this connection; nullopt: unknown.
+  std::optional<uint64_t> completed = {};
 };
 
 /// An operation that has not ended.

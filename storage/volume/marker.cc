@@ -72,6 +72,12 @@ Status WriteMarker(Directory& dir, const VolumeMarker& marker) {
 
 Status CheckMarker(const Directory& dir, const VolumeMarker& marker, const VolumeMarker& first,
                    const std::string& first_path, uint32_t index, const std::string& cluster) {
+  if (marker.volume.starts_with(kSharedVolumePrefix)) {
+    return FailedPreconditionError(fmt::format(
+        "directory {} belongs to a tier that all nodes share: choose another directory for "
+        "data_dirs",
+        dir.path()));
+  }
   if (marker.cluster != cluster) {
     return FailedPreconditionError(fmt::format(
         "data directory {} belongs to cluster '{}', but this cluster is '{}': choose another "
@@ -180,6 +186,18 @@ Status ClaimDirectories(const std::vector<std::unique_ptr<Directory>>& dirs,
   if (fresh) {
     Log(LogLevel::kInfo, "VolumeCreated",
         {Kv("volume", first.volume), Kv("cluster", cluster), Kv("directories", wanted)});
+  }
+  return Status::Ok();
+}
+
+Status ClaimShared(Directory& dir, const std::string& cluster, const std::string& volume) {
+  HOLDFAST_ASSIGN_OR_RETURN(const auto found, ReadMarker(dir));
+  if (!found) return WriteMarker(dir, {cluster, volume, 0, 1});
+  if (found->cluster != cluster || found->volume != volume) {
+    return FailedPreconditionError(fmt::format(
+        "directory {} belongs to '{}' of cluster '{}', and not to '{}' of cluster '{}'; it is not "
+        "touched",
+        dir.path(), found->volume, found->cluster, volume, cluster));
   }
   return Status::Ok();
 }

@@ -35,6 +35,13 @@ Result<VolumeMarker> ParseMarker(std::string_view text, const std::string& where
 Status ClaimDirectories(const std::vector<std::unique_ptr<Directory>>& dirs,
                         const std::string& cluster);
 
+/// The beginning of the volume names of shared tiers. A node does not use such a directory as its
+/// own data directory.
+inline constexpr std::string_view kSharedVolumePrefix = "shared-";
+/// Checks that `dir` belongs to the shared tier `volume` (with kSharedVolumePrefix) of `cluster`.
+/// An empty directory becomes that tier; several nodes may do this at once. Durable on return.
+Status ClaimShared(Directory& dir, const std::string& cluster, const std::string& volume);
+
 /// Puts the directories of one volume into the volume's order, for reading only. FailedPrecondition
 /// when one is not Holdfast's or belongs to another volume, or when one is missing.
 Status OrderDirectories(std::vector<std::unique_ptr<Directory>>* dirs);

@@ -8,6 +8,7 @@
 
 #include "base/mutex.h"
 #include "storage/format/checksum.h"
+#include "storage/format/chunk.h"
 #include "storage/volume/aligned_buffer.h"
 #include "storage/volume/async_task.h"
 #include "storage/volume/layout.h"
@@ -223,7 +224,7 @@ class ParallelRead {
 
 Status CheckChunk(const DirectoryList& dirs, const ShardSeal& seal, uint64_t index,
                   std::span<const std::byte> bytes) {
-  if (Crc32c(bytes) == seal.chunk_crcs[index]) return Status::Ok();
+  if (IsChunk(seal, index, bytes)) return Status::Ok();
   const uint64_t begin = index * kChunkBytes;
   const uint64_t end = std::min(seal.image_bytes, begin + kChunkBytes);
   const auto count = static_cast<uint32_t>(seal.parts.size());
@@ -235,8 +236,7 @@ Status CheckChunk(const DirectoryList& dirs, const ShardSeal& seal, uint64_t ind
     files += dirs[part]->path() + "/" + VersionPath(seal.identity.job, seal.identity.version) +
              "/" + PartName(seal.identity.rank, part, count);
   }
-  return DataLossError(fmt::format("chunk {} (image bytes {}-{}) in {} does not match its checksum",
-                                   index, begin, end - 1, files));
+  return BadChunkError(seal, index, "in " + files);
 }
 
 Result<ShardSeal> LoadSeal(const DirectoryList& dirs, const ShardKey& key) {

@@ -350,6 +350,12 @@ std::vector<std::string> DiskVolume::Describe() const {
 
 }  // namespace
 
+Result<std::vector<StoredShard>> Volume::ListJob(const std::string& job) const {
+  std::vector<StoredShard> shards = List();
+  std::erase_if(shards, [&job](const StoredShard& shard) { return shard.identity.job != job; });
+  return shards;
+}
+
 Result<std::unique_ptr<Volume>> Volume::Open(std::vector<std::unique_ptr<Directory>> dirs,
                                              const VolumeOptions& options, Clock& clock) {
   if (dirs.empty() || dirs.size() > kPartsMax) {

@@ -16,6 +16,7 @@
 #include "storage/format/seal.h"
 #include "storage/io/block_file.h"
 #include "storage/volume/seen_life.h"
+#include "storage/volume/tier_store.h"
 
 // The versions on one node's disks. Layout, publishing order and recovery: docs/formats/volume.md.
 
@@ -27,15 +28,6 @@ struct VolumeOptions {
   IoOptions io;
 };
 
-/// One published shard.
-struct StoredShard {
-  ShardIdentity identity;
-  uint64_t image_bytes = 0;
-  uint64_t digest = 0;
-  uint32_t parts = 0;
-  LifeId life = {};
-};
-
 /// The findings and actions of Open(), for the log and for tests.
 struct RecoveryReport {
   std::vector<StoredShard> shards;       // published, structure checked (lengths, seal)
@@ -43,38 +35,8 @@ struct RecoveryReport {
   std::vector<std::string> dropped;      // deleted: unpublished temporaries, half-deleted versions
 };
 
-/// Writes one shard while its image is still being copied. The shard is not visible before
-/// Publish() returns OK, and then it is durable: data, seal and directory entries are synced.
-/// Thread-compatible.
-class ShardWriter {
- public:
-  virtual ~ShardWriter() = default;  // Not published: its temporaries are removed.
-
-  /// Declares the image's first `ready_bytes` final: they may be written now. Returns quickly;
-  /// queues only complete blocks. `ready_bytes` must not decrease.
-  virtual Status Advance(uint64_t ready_bytes) = 0;
-  /// Waits until all queued bytes are written. Returns the ranges [begin, end) of the image that
-  /// are written and will not be read again. Their memory may be released, which allows images that
-  /// are larger than the available memory.
-  virtual Result<std::vector<std::pair<uint64_t, uint64_t>>> Settle() = 0;
-  /// Writes the rest, checks every completion, syncs, renames, and syncs the directories. `seal`
-  /// describes the complete image; Publish fills in its parts and header. On error nothing is
-  /// published. Publish and Advance return Aborted when RemoveVersion removed the version
-  /// meanwhile.
-  virtual Status Publish(ShardSeal seal) = 0;
-};
-
-/// Random access to the chunks of one published shard. Thread-compatible.
-class ShardChunks {
- public:
-  virtual ~ShardChunks() = default;
-  virtual const ShardSeal& seal() const = 0;
-  /// Returns chunk `index` (kChunkBytes, the last may be shorter), verified and valid until the
-  /// next call. DataLoss names the file and the chunk. Blocks.
-  virtual Result<std::span<const std::byte>> Read(uint64_t index) = 0;
-};
-
-class Volume {
+/// The tier disk of one node.
+class Volume : public TierStore {
  public:
   /// Opens `dirs` (each on its own device; made by OpenDirectory or simulated). Validates their
   /// contents, quarantines damaged and unknown entries, finishes deletions and deletes temporaries.
@@ -82,20 +44,16 @@ class Volume {
   /// Holdfast's.
   static Result<std::unique_ptr<Volume>> Open(std::vector<std::unique_ptr<Directory>> dirs,
                                               const VolumeOptions& options, Clock& clock);
-  virtual ~Volume() = default;
-
   virtual const RecoveryReport& recovery() const = 0;
 
-  /// Makes a writer for a shard. `image` is the complete image in its slot, with the image's exact
-  /// length. It is aligned to kBlockBytes, readable up to the next multiple of kBlockBytes, and
-  /// must outlive the writer. Parts are written to all directories in parallel. AlreadyExists when
-  /// the shard is published. OutOfSpace when fallocate fails for lack of space.
-  virtual Result<std::unique_ptr<ShardWriter>> CreateShard(const ShardIdentity& identity,
-                                                           std::span<const std::byte> image) = 0;
+  /// Parts are written to all directories in parallel. OutOfSpace when fallocate fails for lack of
+  /// space.
+  Result<std::unique_ptr<ShardWriter>> CreateShard(const ShardIdentity& identity,
+                                                   std::span<const std::byte> image) override = 0;
 
   /// Returns the published shards, ordered by job, version and rank.
   virtual std::vector<StoredShard> List() const = 0;
-  virtual Result<ShardSeal> ReadSeal(const ShardKey& key) const = 0;
+  Result<std::vector<StoredShard>> ListJob(const std::string& job) const override;
   /// Reads the image into `into` from all parts in parallel and verifies every chunk against the
   /// seal while later ones are still being read. `into` is aligned to kBlockBytes and has capacity
   /// up to the next multiple of kBlockBytes. DataLoss names the file and the chunk. Calls
@@ -109,21 +67,12 @@ class Volume {
       const ShardSeal& seal,
       const std::function<Status(uint64_t offset, std::span<const std::byte> chunk)>& sink)
       const = 0;
-  /// Opens a shard for random access; StreamShard is faster from front to back. NotFound; DataLoss.
-  virtual Result<std::unique_ptr<ShardChunks>> OpenChunks(const ShardKey& key) const = 0;
-  /// Verifies the structure only or, if `deep`, every byte, with bounded memory.
-  virtual Status VerifyShard(const ShardKey& key, bool deep) const = 0;
   /// Repairs the corrupt chunk `index` in place. InvalidArgument when `bytes` do not match the
   /// seal. A crash in the middle leaves this chunk corrupt and the others unchanged. OK: the chunk
   /// is durable and was verified by reading it again. DataLoss: the bytes that were read again are
   /// still wrong.
   virtual Status RewriteChunk(const ShardKey& key, uint64_t index,
                               std::span<const std::byte> bytes) = 0;
-  /// Deletes a version's shards on this node: tombstone, sync, unlink. Idempotent; NotFound when
-  /// the node has none.
-  virtual Status RemoveVersion(const std::string& job, VersionId version) = 0;
-  /// Moves a damaged shard to quarantine, so that it is not offered again.
-  virtual Status Quarantine(const ShardKey& key, const std::string& why) = 0;
   /// Returns the number of entries in the quarantine folders of all directories.
   virtual uint64_t QuarantinedFiles() const = 0;
   virtual uint64_t FreeBytes() const = 0;

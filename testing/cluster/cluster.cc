@@ -39,6 +39,8 @@ std::map<std::string, std::string> CrashEnv(const std::string& crash) {
 
 Cluster::Cluster(ClusterOptions options) : options_(std::move(options)) {
   agents_.resize(options_.nodes);
+  injectors_.resize(options_.nodes);
+  coordinators_.resize(static_cast<size_t>(options_.coordinators));
 }
 
 Cluster::~Cluster() { KillEverything(); }
@@ -57,14 +59,30 @@ std::vector<std::string> Cluster::DataDirs(int node) const {
   return dirs;
 }
 
-Status Cluster::StartCoordinator(const std::string& crash) {
+std::string Cluster::EndpointOf(int coordinator) const {
+  if (!options_.endpoint.empty()) return options_.endpoint;
+  const std::string number = coordinator == 0 ? "" : std::to_string(coordinator);
+  return "unix:" + root() + "/c" + number + ".sock";
+}
+
+std::string Cluster::endpoint() const {
+  std::string list = EndpointOf(0);
+  for (int i = 1; i < options_.coordinators; ++i) list += "," + EndpointOf(i);
+  return list;
+}
+
+std::string Cluster::CoordinatorDir(int index) const {
+  return root() + "/coordinator" + (index == 0 ? "" : std::to_string(index));
+}
+
+Status Cluster::StartCoordinator(const std::string& crash, int index) {
   ProcessOptions process;
   process.argv =
       options_.coordinator_command.empty() ? ServerCommand() : options_.coordinator_command;
   process.argv.push_back(BinaryDir() + "/holdfast-coordinator");
   for (const std::string& setting :
-       {std::string("cluster=local"), "listen=" + endpoint(), "data_dir=" + root() + "/coordinator",
-        std::string("drills.enabled=true"),
+       {std::string("cluster=local"), "listen=" + EndpointOf(index),
+        "data_dir=" + CoordinatorDir(index),
         // The programs of these clusters never pause for long, so a hang leads to a quick restart.
         std::string("detect.restart_stuck_after_ms=5000"),
         std::string("detect.restart_absent_after_ms=5000"),
@@ -75,8 +93,8 @@ Status Cluster::StartCoordinator(const std::string& crash) {
     process.argv.insert(process.argv.end(), {"--set", setting});
   }
   process.env = CrashEnv(crash);
-  process.log_path = CoordinatorLog();
-  HOLDFAST_ASSIGN_OR_RETURN(coordinator_, Process::Start(process));
+  process.log_path = CoordinatorLog(index);
+  HOLDFAST_ASSIGN_OR_RETURN(coordinators_[static_cast<size_t>(index)], Process::Start(process));
   return Status::Ok();
 }
 
@@ -111,8 +129,6 @@ Status Cluster::StartAgent(int node, const std::string& crash) {
                                            "--set",
                                            "workers.enabled=true",
                                            "--set",
-                                           "drills.enabled=true",
-                                           "--set",
                                            "workers.log_dir=" + NodeDir(node) + "/log"});
   std::vector<std::string> settings = options_.agent_settings;
   if (auto it = options_.agent_settings_of.find(node); it != options_.agent_settings_of.end()) {
@@ -143,10 +159,66 @@ Status Cluster::AwaitAgent(int node) {
 
 Status Cluster::Start() {
   HOLDFAST_RETURN_IF_ERROR(MakeDirectories(root()));
-  HOLDFAST_RETURN_IF_ERROR(StartCoordinator());
+  for (int i = 0; i < options_.coordinators; ++i) {
+    HOLDFAST_RETURN_IF_ERROR(StartCoordinator("", i));
+  }
   for (int node = 0; node < nodes(); ++node) HOLDFAST_RETURN_IF_ERROR(StartAgent(node));
   for (int node = 0; node < nodes(); ++node) HOLDFAST_RETURN_IF_ERROR(AwaitAgent(node));
-  return Status::Ok();
+  if (!options_.injectors) return Status::Ok();
+  for (int node = 0; node < nodes(); ++node) HOLDFAST_RETURN_IF_ERROR(StartInjector(node));
+  return StartCoordinatorInjector();
+}
+
+Status Cluster::StartInjectorIn(const std::string& folder, std::vector<std::string> command,
+                                const std::vector<std::string>& settings, Process* process) {
+  ProcessOptions options;
+  options.argv = std::move(command);
+  options.argv.push_back(BinaryDir() + "/holdfast-fault");
+  for (const std::string& setting :
+       {std::string("cluster=local"), "listen=unix:" + folder + "/fault.sock",
+        "run_dir=" + folder + "/fault", "coordinator=" + endpoint(),
+        std::string("drills.enabled=true")}) {
+    options.argv.insert(options.argv.end(), {"--set", setting});
+  }
+  for (const auto& more : {settings, options_.injector_settings}) {
+    for (const std::string& setting : more) {
+      options.argv.insert(options.argv.end(), {"--set", setting});
+    }
+  }
+  options.log_path = folder + "/fault.log";
+  const size_t logged = ReadAll(options.log_path).size();  // by an earlier start
+  HOLDFAST_ASSIGN_OR_RETURN(*process, Process::Start(options));
+  const bool ready = WaitUntil(
+      [&] {
+        return !process->running() ||
+               ReadAll(options.log_path).find("InjectorReady", logged) != std::string::npos;
+      },
+      kStartTimeout);
+  if (ready && process->running()) return Status::Ok();
+  return UnavailableError("the fault injector did not start:\n" + ReadAll(options.log_path));
+}
+
+Status Cluster::StartInjector(int node) {
+  std::string dirs;
+  for (const std::string& dir : DataDirs(node)) dirs += (dirs.empty() ? "\"" : ",\"") + dir + "\"";
+  std::vector<std::string> settings = {"node=n" + std::to_string(node),
+                                       "agent_run_dir=" + RunDir(node), "data_dirs=[" + dirs + "]"};
+  if (auto it = options_.injector_settings_of.find(node);
+      it != options_.injector_settings_of.end()) {
+    settings.insert(settings.end(), it->second.begin(), it->second.end());
+  }
+  std::vector<std::string> command;
+  if (auto it = options_.agent_command_of.find(node); it != options_.agent_command_of.end()) {
+    command = it->second;
+  }
+  return StartInjectorIn(NodeDir(node), std::move(command), settings, &injectors_[node]);
+}
+
+Status Cluster::StartCoordinatorInjector() {
+  std::vector<std::string> settings = {"node="};
+  settings.insert(settings.end(), options_.coordinator_injector_settings.begin(),
+                  options_.coordinator_injector_settings.end());
+  return StartInjectorIn(root(), options_.coordinator_command, settings, &coordinator_injector_);
 }
 
 pid_t Cluster::KeeperPid(int node) const {
@@ -173,9 +245,11 @@ void Cluster::DestroyNode(int node) {
 }
 
 void Cluster::KillEverything() {
-  coordinator_.Signal(SIGKILL);
+  for (Process& injector : injectors_) injector.Kill();
+  coordinator_injector_.Kill();
+  for (Process& coordinator : coordinators_) coordinator.Signal(SIGKILL);
   for (Process& agent : agents_) agent.Signal(SIGKILL);
-  coordinator_.Kill();
+  for (Process& coordinator : coordinators_) coordinator.Kill();
   for (Process& agent : agents_) agent.Kill();
   for (int node = 0; node < nodes(); ++node) KillKeeper(node);
 }

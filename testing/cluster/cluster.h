@@ -24,9 +24,15 @@ struct ClusterOptions {
   std::map<int, std::vector<std::string>> agent_command_of;
   std::vector<std::string> coordinator_settings;
   std::string endpoint;                          // of the coordinator; empty: a Unix socket
+  int coordinators = 1;                          // more than one share the store of their settings
   std::vector<std::string> coordinator_command;  // the command that starts the coordinator
   std::vector<std::string> cli_command;          // the command that starts the CLI
   std::vector<std::string> cli_options;          // --tls-ca …
+  /// Also start a fault injector for each node and one for the coordinator.
+  bool injectors = false;
+  std::vector<std::string> injector_settings;  // further "key=value" of all injectors
+  std::map<int, std::vector<std::string>> injector_settings_of;  // node → its further settings
+  std::vector<std::string> coordinator_injector_settings;
 };
 
 /// A complete Holdfast cluster on this machine, as real processes over Unix sockets: one
@@ -43,25 +49,30 @@ class Cluster {
   /// Starts the coordinator and all agents, and waits until all answer.
   Status Start();
   /// `crash` arms a crash point in that process ("volume.mid_write:3").
-  Status StartCoordinator(const std::string& crash = "");
+  Status StartCoordinator(const std::string& crash = "", int index = 0);
   Status StartAgent(int node, const std::string& crash = "");
   Status AwaitAgent(int node);
+  /// Starts the fault injector of a node, where its agent runs, or that of the coordinator.
+  Status StartInjector(int node);
+  Status StartCoordinatorInjector();
   /// Sets the agents' settings and commands, from `options`, for their next starts.
   void MoveAgents(const ClusterOptions& options);
 
-  Process& coordinator() { return coordinator_; }
+  Process& coordinator(int index = 0) { return coordinators_[static_cast<size_t>(index)]; }
   Process& agent(int node) { return agents_[node]; }
+  Process& injector(int node) { return injectors_[node]; }
   /// Returns the pid of a node's keeper; 0 if none runs.
   pid_t KeeperPid(int node) const;
   void KillKeeper(int node);
   /// Simulates the loss of a machine: kills agent and keeper, and removes sockets and disks.
   void DestroyNode(int node);
-  /// Kills coordinator, agents and keepers with SIGKILL at once. The memory is lost.
+  /// Kills injectors, coordinator, agents and keepers with SIGKILL at once. The memory is lost.
   void KillEverything();
 
-  std::string endpoint() const {
-    return options_.endpoint.empty() ? "unix:" + root() + "/c.sock" : options_.endpoint;
-  }
+  /// Returns the address of the coordinator, or the list of all.
+  std::string endpoint() const;
+  /// Returns the address of one coordinator.
+  std::string EndpointOf(int coordinator) const;
   const std::string& root() const { return options_.root; }
   int nodes() const { return options_.nodes; }
   /// Returns the socket on which the node listens for its peers.
@@ -71,7 +82,7 @@ class Cluster {
   std::string NodeDir(int node) const;
   std::vector<std::string> DataDirs(int node) const;
   std::string AgentLog(int node) const { return NodeDir(node) + "/agent.log"; }
-  std::string CoordinatorLog() const { return root() + "/coordinator.log"; }
+  std::string CoordinatorLog(int index = 0) const { return CoordinatorDir(index) + ".log"; }
 
   struct CliResult {
     int exit_code = 0;
@@ -83,9 +94,16 @@ class Cluster {
                         std::chrono::milliseconds timeout = std::chrono::minutes(1)) const;
 
  private:
+  /// Starts an injector with its socket, log and folder in `folder`.
+  Status StartInjectorIn(const std::string& folder, std::vector<std::string> command,
+                         const std::vector<std::string>& settings, Process* process);
+  std::string CoordinatorDir(int index) const;
+
   ClusterOptions options_;
-  Process coordinator_;
+  std::vector<Process> coordinators_;
   std::vector<Process> agents_;
+  std::vector<Process> injectors_;  // by node
+  Process coordinator_injector_;
 };
 
 /// Makes a temporary directory under $TMPDIR or /tmp.

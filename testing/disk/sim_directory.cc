@@ -128,11 +128,12 @@ Status SimBlockFile::Move(const Piece& piece, bool flip) const {
 Status SimBlockFile::Run(Piece piece) const {
   while (true) {
     HOLDFAST_ASSIGN_OR_RETURN(
-        SimTurn turn, disk_.Begin(generation_, piece.write ? SimOp::kWrite : SimOp::kRead, path_));
-    if (!turn.shorten) return Move(piece, turn.flip);
+        SimFaultEffects effects,
+        disk_.Begin(generation_, piece.write ? SimOp::kWrite : SimOp::kRead, path_));
+    if (!effects.shorten) return Move(piece, effects.flip);
     Piece half = piece;
     half.bytes = piece.bytes / 2 / 512 * 512;
-    HOLDFAST_RETURN_IF_ERROR(Move(half, turn.flip));
+    HOLDFAST_RETURN_IF_ERROR(Move(half, effects.flip));
     piece.offset += half.bytes;
     piece.bytes -= half.bytes;
     if (piece.write) {
@@ -200,9 +201,9 @@ Result<uint64_t> SimBlockFile::Size() const {
 Status SimBlockFile::Sync() {
   HOLDFAST_RETURN_IF_ERROR(Drain());
   MutexLock lock(disk_.mutex);
-  Result<SimTurn> turn = disk_.Begin(generation_, SimOp::kSync, path_);
-  if (!turn) {
-    error_ = turn.error();
+  Result<SimFaultEffects> effects = disk_.Begin(generation_, SimOp::kSync, path_);
+  if (!effects) {
+    error_ = effects.error();
     if (disk_.CheckAlive(generation_).ok()) disk_.inodes.at(inode_).dirty.clear();
     return error_;
   }
@@ -283,12 +284,14 @@ Status SimDirectory::WriteSmallFile(const std::string& path, std::string_view by
   HOLDFAST_RETURN_IF_ERROR(disk_.Count(generation_, SimOp::kCreate, full));
   HOLDFAST_ASSIGN_OR_RETURN(uint64_t inode, disk_.Create(full, false));
   auto write_and_sync = [&]() HOLDFAST_REQUIRES(disk_.mutex) -> Status {
-    HOLDFAST_ASSIGN_OR_RETURN(SimTurn turn, disk_.Begin(generation_, SimOp::kWrite, full));
+    HOLDFAST_ASSIGN_OR_RETURN(SimFaultEffects effects,
+                              disk_.Begin(generation_, SimOp::kWrite, full));
     SimBytes content(bytes.size());
     if (!bytes.empty()) std::memcpy(content.data(), bytes.data(), bytes.size());
-    if (turn.flip && !content.empty()) content[disk_.random.Below(content.size())] ^= std::byte{1};
+    if (effects.flip && !content.empty())
+      content[disk_.random.Below(content.size())] ^= std::byte{1};
     HOLDFAST_RETURN_IF_ERROR(disk_.Write(inode, 0, content).WithContext(full));
-    Result<SimTurn> sync = disk_.Begin(generation_, SimOp::kSync, full);
+    Result<SimFaultEffects> sync = disk_.Begin(generation_, SimOp::kSync, full);
     if (sync) {
       disk_.Sync(inode);
       return Status::Ok();
@@ -309,7 +312,7 @@ Result<std::string> SimDirectory::ReadSmallFile(const std::string& path, uint64_
   HOLDFAST_ASSIGN_OR_RETURN(std::string full, FromRoot(path, false));
   MutexLock lock(disk_.mutex);
   HOLDFAST_ASSIGN_OR_RETURN(uint64_t inode, FindFile(SimOp::kOpen, full));
-  HOLDFAST_ASSIGN_OR_RETURN(SimTurn turn, disk_.Begin(generation_, SimOp::kRead, full));
+  HOLDFAST_ASSIGN_OR_RETURN(SimFaultEffects effects, disk_.Begin(generation_, SimOp::kRead, full));
   const SimBytes& data = disk_.inodes.at(inode).data;
   if (data.size() > bytes_max) {
     return Fail(DataLossError(
@@ -317,7 +320,7 @@ Result<std::string> SimDirectory::ReadSmallFile(const std::string& path, uint64_
   }
   std::string text(data.size(), '\0');
   if (!data.empty()) std::memcpy(text.data(), data.data(), data.size());
-  if (turn.flip && !text.empty()) text[disk_.random.Below(text.size())] ^= 1;
+  if (effects.flip && !text.empty()) text[disk_.random.Below(text.size())] ^= 1;
   return text;
 }
 
@@ -331,11 +334,11 @@ Status SimDirectory::Overwrite(const std::string& path, uint64_t offset,
     return InvalidArgumentError(fmt::format("{} is not a regular file with {} bytes at offset {}",
                                             full, bytes.size(), offset));
   }
-  HOLDFAST_ASSIGN_OR_RETURN(SimTurn turn, disk_.Begin(generation_, SimOp::kWrite, full));
+  HOLDFAST_ASSIGN_OR_RETURN(SimFaultEffects effects, disk_.Begin(generation_, SimOp::kWrite, full));
   SimBytes content(bytes.begin(), bytes.end());
-  if (turn.flip && !content.empty()) content[disk_.random.Below(content.size())] ^= std::byte{1};
+  if (effects.flip && !content.empty()) content[disk_.random.Below(content.size())] ^= std::byte{1};
   HOLDFAST_RETURN_IF_ERROR(disk_.Write(inode, offset, content).WithContext(full));
-  Result<SimTurn> sync = disk_.Begin(generation_, SimOp::kSync, full);
+  Result<SimFaultEffects> sync = disk_.Begin(generation_, SimOp::kSync, full);
   if (!sync) {
     if (disk_.CheckAlive(generation_).ok()) disk_.inodes.at(inode).dirty.clear();
     return sync.error();

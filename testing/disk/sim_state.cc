@@ -44,7 +44,8 @@ Status SimDisk::State::CheckAlive(uint64_t opened_in) const {
   return Status::Ok();
 }
 
-Result<SimTurn> SimDisk::State::Begin(uint64_t opened_in, SimOp op, const std::string& path) {
+Result<SimFaultEffects> SimDisk::State::Begin(uint64_t opened_in, SimOp op,
+                                              const std::string& path) {
   HOLDFAST_RETURN_IF_ERROR(CheckAlive(opened_in));
   if (operations_left == 0) {
     down = true;
@@ -52,7 +53,7 @@ Result<SimTurn> SimDisk::State::Begin(uint64_t opened_in, SimOp op, const std::s
   }
   if (operations_left != UINT64_MAX) --operations_left;
   ++counts[static_cast<size_t>(op)];
-  SimTurn turn;
+  SimFaultEffects effects;
   uint64_t delay_ms = 0;
   Status failure;
   for (SimFault& fault : faults) {
@@ -70,10 +71,10 @@ Result<SimTurn> SimDisk::State::Begin(uint64_t opened_in, SimOp op, const std::s
         failure = OutOfSpaceError(fmt::format("{}: simulated full disk", path));
         break;
       case SimEffect::kShort:
-        turn.shorten = true;
+        effects.shorten = true;
         break;
       case SimEffect::kBitFlip:
-        turn.flip = true;
+        effects.flip = true;
         break;
       case SimEffect::kDelay:
         delay_ms += fault.delay_ms;
@@ -87,11 +88,11 @@ Result<SimTurn> SimDisk::State::Begin(uint64_t opened_in, SimOp op, const std::s
     HOLDFAST_RETURN_IF_ERROR(CheckAlive(opened_in));
   }
   HOLDFAST_RETURN_IF_ERROR(failure);
-  return turn;
+  return effects;
 }
 
 Status SimDisk::State::Count(uint64_t opened_in, SimOp op, const std::string& path) {
-  HOLDFAST_ASSIGN_OR_RETURN([[maybe_unused]] SimTurn turn, Begin(opened_in, op, path));
+  HOLDFAST_ASSIGN_OR_RETURN([[maybe_unused]] SimFaultEffects effects, Begin(opened_in, op, path));
   return Status::Ok();
 }
 

@@ -46,7 +46,7 @@ struct SimEntryChange {
 using SimNamespaceChange = std::vector<SimEntryChange>;
 
 /// The effects of faults on an operation that does not fail.
-struct SimTurn {
+struct SimFaultEffects {
   bool shorten = false;
   bool flip = false;
 };
@@ -57,7 +57,7 @@ struct SimDisk::State {
 
   /// Counts the operation and applies faults. On an error the caller does nothing and returns the
   /// error. Releases the lock for the time of a delay.
-  Result<SimTurn> Begin(uint64_t opened_in, SimOp op, const std::string& path)
+  Result<SimFaultEffects> Begin(uint64_t opened_in, SimOp op, const std::string& path)
       HOLDFAST_REQUIRES(mutex);
   /// Like Begin, for operations that cannot be short or have flipped bits.
   Status Count(uint64_t opened_in, SimOp op, const std::string& path) HOLDFAST_REQUIRES(mutex);

@@ -106,6 +106,23 @@ TEST(CommandLineTest, BashCompletionIsValidBash) {
   EXPECT_EQ(ReadText(folder / "out"), "restore retain\n--dry-run\n");
 }
 
+TEST(CommandLineTest, ZshCompletionDescribesCommandsAndOptions) {
+  CliResult result = RunCli({"completion", "zsh"});
+  ASSERT_EQ(result.exit_code, 0);
+  EXPECT_THAT(result.out, testing::StartsWith("#compdef holdfast\n"));
+  EXPECT_THAT(result.out, HasSubstr("\n    'versions:"));
+  EXPECT_THAT(result.out, HasSubstr("'(-w --watch)--watch["));
+  // A quote, a bracket or a colon of a description would end the specification.
+  TempFolder folder;
+  WriteText(folder / "script", result.out);
+  if (::system("command -v zsh > /dev/null") != 0) GTEST_SKIP() << "zsh is not installed";
+  const std::string command = "zsh -c 'autoload -Uz compinit && compinit -u -d " +
+                              (folder / "dump") + " && source " + (folder / "script") +
+                              " && print -r $_comps[holdfast]' > " + (folder / "out") + " 2>&1";
+  ASSERT_EQ(::system(command.c_str()), 0) << ReadText(folder / "out");
+  EXPECT_EQ(ReadText(folder / "out"), "_holdfast\n");
+}
+
 TEST_F(OfflineTest, InspectImageTable) {
   CliResult result = RunCli({"inspect", Version(20) + "/rank-1.safetensors"});
   EXPECT_EQ(result.exit_code, 0) << result.Shown();

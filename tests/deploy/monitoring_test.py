@@ -19,7 +19,7 @@ def text(path):
 
 def codes():
     """The health codes in the sources: quoted words of capitals."""
-    sources = text("cli/cluster/health.cc") + text("coordinator/api/node_warning.cc")
+    sources = text("coordinator/view/health.cc") + text("coordinator/api/node_warning.cc")
     return {code for code in re.findall(r'"([A-Z]+(?:_[A-Z]+)*)"', sources) if not code.startswith("HOLDFAST")}
 
 

@@ -38,7 +38,7 @@ def settings(unit):
 class UnitsTest(unittest.TestCase):
     def test_all_units_are_there(self):
         self.assertEqual([unit.stem for unit in UNITS],
-                         ["holdfast-agent", "holdfast-coordinator", "holdfast-keeper"])
+                         ["holdfast-agent", "holdfast-coordinator", "holdfast-fault", "holdfast-keeper"])
 
     def test_exposure_is_low(self):
         for unit in UNITS:
@@ -75,6 +75,27 @@ class UnitsTest(unittest.TestCase):
             for key in ("Requires", "BindsTo", "PartOf", "RuntimeDirectory", "Conflicts"):
                 self.assertNotIn(key, values, f"{unit.name}: it would couple the life of the keeper to another unit")
 
+    def test_nothing_starts_the_fault_injector(self):
+        fault = settings(FOLDER / "holdfast-fault.service")
+        for key in ("WantedBy", "RequiredBy", "Also"):
+            self.assertNotIn(key, fault)
+        self.assertIn("drills.restart_servers=false", fault["ExecStart"][0])
+        for unit in UNITS:
+            if unit.stem != "holdfast-fault":
+                self.assertNotIn("holdfast-fault", unit.read_text())
+        config = (ROOT / "deploy" / "config" / "fault.toml").read_text()
+        self.assertIn("\nenabled = false\n", config)
+
+    def test_systemd_accepts_the_drop_in_for_links(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder)
+            unit = FOLDER / "holdfast-fault.service"
+            (path / unit.name).write_text(unit.read_text().replace("/usr/bin/", f"{BINARIES}/"))
+            (path / "holdfast-fault.service.d").mkdir()
+            shutil.copy(FOLDER / "fault-links.conf", path / "holdfast-fault.service.d" / "links.conf")
+            result = run("systemd-analyze", "verify", f"{folder}/holdfast-fault.service")
+            self.assertEqual((result.returncode, result.stdout + result.stderr), (0, ""))
+
     def test_users_are_distinct_and_rings_allowed(self):
         agent = settings(FOLDER / "holdfast-agent.service")
         self.assertNotIn("PrivateUsers", agent)
@@ -86,7 +107,7 @@ class UnitsTest(unittest.TestCase):
     def test_servers_report_to_systemd(self):
         for unit in UNITS:
             self.assertEqual(settings(unit)["Type"], ["notify"], unit.name)
-        for name in ("agent", "coordinator"):
+        for name in ("agent", "coordinator", "fault"):
             self.assertIn("WatchdogSec", settings(FOLDER / f"holdfast-{name}.service"))
 
     def test_the_user_and_the_folders_are_made(self):

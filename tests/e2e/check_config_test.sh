@@ -17,7 +17,7 @@ expect_refused() {
   fi
 }
 bin=$1
-declare -A base=([agent]=--set=node=n0 [coordinator]=--set=cluster=c)
+declare -A base=([agent]=--set=node=n0 [coordinator]=--set=cluster=c [fault]=--set=node=n0)
 
 printf 'short' >"$dir/short"
 head -c 32 /dev/urandom | base64 >"$dir/open"
@@ -70,6 +70,19 @@ expect_refused coordinator "domain_label" --set=peers.domain_label=a/b
 expect_refused coordinator "cannot read" "${absent[@]}"
 expect_refused coordinator "PEM" "${no_pem[@]}"
 expect_refused coordinator "directory" --config "$dir"
+
+expect_refused fault "cluster" --set=cluster=
+expect_refused fault "node" --set=node=../x
+expect_refused fault "tls" --set=listen=0.0.0.0:7079
+expect_refused fault "coordinator" --set=coordinator=::::
+expect_refused fault "run_dir" --set=run_dir=drills
+expect_refused fault "agent_run_dir" --set=agent_run_dir=run
+expect_refused fault "data_dirs" --set='data_dirs=["d"]'
+expect_refused fault "log_level" --set=log_level=loud
+expect_refused fault "cannot read" "${absent[@]}"
+# Drills are no part of the servers.
+expect_refused agent "unknown" --set=drills.enabled=true
+expect_refused coordinator "unknown" --set=drills.enabled=true
 
 # A start rejects the same configuration with the same error, and changes nothing.
 rc=0

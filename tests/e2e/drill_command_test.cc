@@ -124,14 +124,9 @@ TEST_F(DrillCommandTest, RandomDrillsLeaveNothingBehind) {
 
 TEST_F(DrillCommandTest, AnInterruptedDrillCleansUp) {
   ASSERT_NO_FATAL_FAILURE(StartJob(2, 0, 1, 250));
-  const auto injectors = [&] {
-    int count = 0;
-    for (const auto& [pid, name] : Processes()) count += name == "holdfast-fault" ? 1 : 0;
-    return count;
-  };
   ASSERT_NO_FATAL_FAILURE(
-      InterruptDrill({"slow-rank", "--target", "n1"}, [&] { return injectors() == 1; }));
-  EXPECT_EQ(injectors(), 0);
+      InterruptDrill({"slow-rank", "--target", "n1"}, [&] { return Fault() != 0; }));
+  EXPECT_EQ(Fault(), 0);
   // An interrupted series still reports its finished drills.
   const std::string log = root_ + "/drill.log";
   std::filesystem::remove(log);
@@ -143,6 +138,38 @@ TEST_F(DrillCommandTest, AnInterruptedDrillCleansUp) {
   ASSERT_NO_FATAL_FAILURE(ExpectSameEnd());
 }
 
+/// The process that carries out the fault, and its injector, are killed in the middle of it.
+TEST_F(DrillCommandTest, AFaultEndsAfterItsProcessesWereKilled) {
+  ASSERT_NO_FATAL_FAILURE(StartJob(2, 0, 1, 250));
+  const auto is_stopped = [&] {
+    for (const auto& [pid, name] : Processes()) {
+      const std::string stat = ReadAll("/proc/" + std::to_string(pid) + "/stat");
+      if (name == "holdfast-charlm" && stat.find(") T ") != std::string::npos) return true;
+    }
+    return false;
+  };
+  const auto hang = [&](const std::function<void()>& then) {
+    ASSERT_NO_FATAL_FAILURE(
+        InterruptDrill({"hang-rank", "--target", "n1", "--duration", "10m"}, [&] {
+          if (Fault() == 0 || !is_stopped()) return false;
+          then();
+          return true;
+        }));
+    EXPECT_TRUE(WaitUntil([&] { return Fault() == 0 && !is_stopped(); }, kDrillTimeout));
+  };
+  ASSERT_NO_FATAL_FAILURE(hang([&] {
+    ::kill(Fault(), SIGKILL);
+    EXPECT_TRUE(WaitUntil([&] { return !is_stopped(); }, kDrillTimeout));
+  }));
+  ASSERT_NO_FATAL_FAILURE(hang([&] {
+    cluster_->injector(1).Kill();
+    ::kill(Fault(), SIGKILL);
+    EXPECT_TRUE(is_stopped());
+    EXPECT_TRUE(cluster_->StartInjector(1).ok());
+  }));
+  ASSERT_NO_FATAL_FAILURE(ExpectSameEnd());
+}
+
 TEST_F(DrillCommandTest, ASlowRankIsNamed) {
   ASSERT_NO_FATAL_FAILURE(StartJob(4, 0, 1, 300));
   ASSERT_NO_FATAL_FAILURE(Drill({"slow-rank", "--target", "rank", "1", "--duration", "15s"}));
@@ -151,8 +178,8 @@ TEST_F(DrillCommandTest, ASlowRankIsNamed) {
 }
 
 TEST_F(DrillCommandTest, ImpossibleDrillsAreRefused) {
-  options_.agent_settings_of[1] = {"drills.enabled=false"};
-  options_.coordinator_settings = {"drills.enabled=false"};
+  options_.injector_settings_of[1] = {"drills.enabled=false"};
+  options_.coordinator_injector_settings = {"drills.enabled=false"};
   options_.disk_every = 1'000'000;
   ASSERT_NO_FATAL_FAILURE(StartJob(2, 0, 1, 2000));
   const auto expect = [&](std::vector<std::string> arguments, int code, const std::string& why) {
@@ -177,6 +204,13 @@ TEST_F(DrillCommandTest, ImpossibleDrillsAreRefused) {
   expect({"slow-link", "--job", "lm", "--rate", "fast"}, 64, "--rate");
   expect({"kill-coordinator", "--job", "lm"}, 1, "drills.enabled = true");
   expect({"power-loss", "--job", "lm"}, 1, "would not survive power-loss");
+  expect({"kill-rank", "--job", "lm", "--injector", "n1"}, 64, "NODE=ADDRESS");
+  // A node without an injector, and one whose address is that of another node's.
+  const std::string n0 = "n0=unix:" + cluster_->NodeDir(0);
+  expect({"kill-rank", "--job", "lm", "--target", "n0", "--injector", n0 + "/absent.sock"}, 5,
+         "no fault injector answers on node n0");
+  expect({"kill-rank", "--job", "lm", "--target", "n0", "--injector", n0 + "/../n1/fault.sock"}, 1,
+         "serves node 'n1' and not 'n0'");
   const Cluster::CliResult dry =
       Cli({"drill", "kill-rank", "--job", "lm", "--target", "n0", "--dry-run"});
   EXPECT_EQ(dry.exit_code, 0) << dry.errors;

@@ -33,6 +33,7 @@ class DrilledJob : public ::testing::Test {
     std::filesystem::create_directories(root_ + "/meet");
     options_.root = root_;
     options_.arena_bytes = 64ULL << 20;
+    options_.injectors = true;
   }
   void TearDown() override {
     if (cluster_) {
@@ -201,10 +202,20 @@ class DrilledJob : public ::testing::Test {
     return found;
   }
 
-  /// Expects one agent and one keeper per node, one coordinator, and no worker, fault injector or
-  /// file of a drill.
+  /// Returns the process of the fault in force; 0: none is.
+  pid_t Fault() const {
+    for (const auto& [pid, name] : Processes()) {
+      const std::string arguments = ReadAll("/proc/" + std::to_string(pid) + "/cmdline");
+      if (arguments.find("--carry-out") != std::string::npos) return pid;
+    }
+    return 0;
+  }
+
+  /// Expects one agent, keeper and fault injector per node, one coordinator with its fault
+  /// injector, and no worker, fault in force or file of a drill.
   void ExpectNothingLeft() {
-    std::map<std::string, int> wanted = {{"holdfast-agent", cluster_->nodes()},
+    std::map<std::string, int> wanted = {{"holdfast-fault", cluster_->nodes() + 1},
+                                         {"holdfast-agent", cluster_->nodes()},
                                          {"holdfast-keeper", cluster_->nodes()},
                                          {"holdfast-coordinator", 1}};
     std::map<std::string, int> there;

@@ -50,6 +50,7 @@ class LinkDrillTest : public DrilledJob {
          {"tls.ca=" + files.ca, "tls.cert=" + files.cert, "tls.key=" + files.key}) {
       options_.agent_settings.push_back(setting);
       options_.coordinator_settings.push_back(setting);
+      options_.injector_settings.push_back(setting);
     }
     options_.cli_options = {"--tls-ca", files.ca, "--tls-cert", files.cert, "--tls-key", files.key};
     options_.endpoint = Lan::Address(kOperator) + ":7070";
@@ -57,7 +58,9 @@ class LinkDrillTest : public DrilledJob {
     options_.cli_command = lan_.CommandAt(kOperator);
     for (int node = 0; node < kNodes; ++node) {
       options_.agent_settings_of[node].push_back("data_listen=" + Lan::Address(node) + ":7200");
+      options_.injector_settings_of[node] = {"listen=" + Lan::Address(node) + ":7079"};
     }
+    options_.coordinator_injector_settings = {"listen=" + Lan::Address(kOperator) + ":7079"};
     return true;
   }
   /// Slows the links of `target` down for a while. The job must end with the same parameters.

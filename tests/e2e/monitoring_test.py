@@ -73,7 +73,7 @@ class Cluster:
 
     def start(self, name, program, settings):
         settings = dict(settings, **{"tls.ca": self.root / "cert.pem", "tls.cert": self.root / "cert.pem",
-                                     "tls.key": self.root / "key.pem", "drills.enabled": "true"})
+                                     "tls.key": self.root / "key.pem"})
         command = [self.bins / f"holdfast-{program}"]
         for key, value in settings.items():
             command += ["--set", f"{key}={value}"]

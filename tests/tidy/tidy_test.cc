@@ -34,8 +34,8 @@ std::vector<Source> FilesThatEndIn(const std::set<std::string>& endings) {
     for (std::string line; std::getline(file, line);) source.lines.push_back(line);
     found.push_back(std::move(source));
   };
-  for (const char* room :
-       {"storage", "agent", "coordinator", "client", "tests", "bench", "deploy", "docs"}) {
+  for (const char* room : {"base", "storage", "agent", "coordinator", "client", "cli", "faults",
+                           "testing", "tests", "bench", "deploy", "docs", "cmake"}) {
     if (!fs::exists(root / room)) continue;
     for (const auto& entry : fs::recursive_directory_iterator(root / room)) {
       if (entry.is_regular_file()) add(entry.path());
@@ -102,6 +102,48 @@ TEST(TidyTest, EnvironmentIsReadInConfigurationOnly) {
     }
   }
   EXPECT_EQ(Uses(R"(\b(secure_)?getenv\b)", allowed), Lines());
+}
+
+TEST(TidyTest, OnlyApplicationsMakeTheRealClock) {
+  // The roots of programs. All other code gets its clock from them.
+  std::set<std::string> allowed = {"base/clock.cc",
+                                   "agent/arena/keeper_main.cc",
+                                   "agent/server/application.cc",
+                                   "cli/cli.cc",
+                                   "coordinator/server/application.cc",
+                                   "deploy/demo/main.cc",
+                                   "faults/injector/application.cc"};
+  // These files still use the real clock. They do blocking network I/O or belong to commands, and
+  // no simulation runs them. Do not add to this list.
+  for (const char* path : {"agent/peers/channel.cc",
+                           "agent/peers/handshake.cc",
+                           "agent/peers/idle_channels.cc",
+                           "agent/peers/peer_session.cc",
+                           "agent/peers/sockets.cc",
+                           "agent/peers/tcp_server.cc",
+                           "agent/server/grpc_link.cc",
+                           "base/http/http_connection.cc",
+                           "base/http/http_server.cc",
+                           "base/metrics/metrics_textfile.cc",
+                           "cli/cluster/agent_client.cc",
+                           "cli/cluster/coordinator_client.cc",
+                           "cli/cluster/rpc.cc",
+                           "cli/core/interrupt.cc",
+                           "coordinator/server/restart_command.cc",
+                           "coordinator/ui/ui_server.cc",
+                           "faults/drill/runner.cc",
+                           "faults/injector/carry_out.cc",
+                           "faults/injector/order_book.cc",
+                           "storage/volume/volume.cc",
+                           "testing/disk/sim_state.cc"}) {
+    allowed.insert(path);
+  }
+  for (const Source& source : Sources()) {
+    if (source.path.rfind("tests/", 0) == 0 || source.path.rfind("bench/", 0) == 0) {
+      allowed.insert(source.path);
+    }
+  }
+  EXPECT_EQ(Uses(R"(Clock::Real\(\))", allowed), Lines());
 }
 
 TEST(TidyTest, NoRawNew) {
@@ -220,6 +262,76 @@ TEST(TidyTest, ProseKeepsToTheFieldsTerms) {
   EXPECT_EQ(found, Lines());
 }
 
+/// The text of a file of the tree.
+std::string TextOf(const std::string& path) {
+  std::ifstream file(fs::path(HOLDFAST_SOURCE_DIR) / path);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+/// One group of each match of `pattern` in the sources of the servers.
+std::vector<std::string> MatchesInServers(const std::string& pattern, size_t group) {
+  std::vector<std::string> found;
+  const std::regex regex(pattern);
+  for (const Source& source : Sources()) {
+    const std::string room = source.path.substr(0, source.path.find('/'));
+    if (room != "agent" && room != "base" && room != "coordinator" && room != "storage" &&
+        room != "faults") {
+      continue;
+    }
+    std::string text;
+    for (const std::string& line : source.lines) text += line + "\n";
+    for (std::sregex_iterator match(text.begin(), text.end(), regex), end; match != end; ++match) {
+      found.push_back((*match)[group].str());
+    }
+  }
+  return found;
+}
+
+TEST(TidyTest, LogEventsAreCamelCaseAndListed) {
+  const std::vector<std::string> events =
+      MatchesInServers(R"re(\bLog\([^;"]*LogLevel::k\w+,\s*"([^"]*)")re", 1);
+  EXPECT_GT(events.size(), 90U);
+  const std::regex form("[A-Z][a-z0-9]+([A-Z][a-z0-9]*)*");
+  const std::string page = TextOf("docs/log-events.md");
+  std::set<std::string> listed;
+  const std::regex row("\n\\| `(\\w+)` \\|");
+  for (std::sregex_iterator it(page.begin(), page.end(), row), end; it != end; ++it) {
+    listed.insert((*it)[1]);
+  }
+  for (const std::string& event : events) {
+    EXPECT_TRUE(std::regex_match(event, form)) << event << " is not in CamelCase";
+    EXPECT_TRUE(listed.count(event)) << event << " is not in docs/log-events.md";
+  }
+  const std::set<std::string> known(events.begin(), events.end());
+  for (const std::string& event : listed) {
+    EXPECT_TRUE(known.count(event)) << event << " of docs/log-events.md does not exist";
+  }
+}
+
+TEST(TidyTest, MetricsHavePrefixUnitAndRow) {
+  const std::string spec = R"re(MetricSpec k\w+\{\s*"([^"]*)",\s*(?:Metric)?Kind::k(\w+))re";
+  const std::vector<std::string> names = MatchesInServers(spec, 1);
+  const std::vector<std::string> kinds = MatchesInServers(spec, 2);
+  EXPECT_GT(names.size(), 50U);
+  const std::regex form("holdfast(_[a-z0-9]+)+");
+  // Prometheus' base units are seconds and bytes, and shares are ratios.
+  const std::regex other_unit(
+      ".*_(ms|us|ns|millis|nanos|minutes|hours|kb|mb|gb|kib|mib|gib|percent|pct)(_total)?");
+  const std::regex summary_unit(".*_(seconds|bytes|steps)");
+  const std::string page = TextOf("docs/metrics.md");
+  for (size_t i = 0; i < names.size(); ++i) {
+    const std::string& name = names[i];
+    EXPECT_TRUE(std::regex_match(name, form)) << name;
+    EXPECT_FALSE(std::regex_match(name, other_unit)) << name << ": use seconds, bytes or ratio";
+    EXPECT_EQ(kinds[i] == "Counter", name.ends_with("_total")) << name;
+    if (kinds[i] == "Summary") {
+      EXPECT_TRUE(std::regex_match(name, summary_unit)) << name;
+    }
+    EXPECT_NE(page.find("| `" + name + "` |"), std::string::npos)
+        << name << " is not in docs/metrics.md";
+  }
+}
+
 TEST(TidyTest, HeadersAreGuardedOnce) {
   Lines bare;
   for (const Source& source : Sources()) {
@@ -257,7 +369,7 @@ std::map<std::string, std::set<std::string>> DeclaredRooms() {
 TEST(TidyTest, EachRoomIncludesOnlyRoomsThatItDeclares) {
   const auto declared = DeclaredRooms();
   const std::regex include(
-      R"re(^#include "((base|storage|agent|coordinator|client|cli|testing)/[^"]+)")re");
+      R"re(^#include "((base|storage|agent|coordinator|client|cli|faults|testing)/[^"]+)")re");
   Lines wrong;
   for (const Source& source : Sources()) {
     const std::string room = RoomOf(source.path);
@@ -279,6 +391,37 @@ TEST(TidyTest, EachRoomIncludesOnlyRoomsThatItDeclares) {
     }
   }
   EXPECT_EQ(wrong, Lines());
+}
+
+/// The room and all rooms that it uses, directly or through others.
+std::set<std::string> ReachedFrom(const std::string& room,
+                                  const std::map<std::string, std::set<std::string>>& declared) {
+  std::set<std::string> reached = {room};
+  for (size_t before = 0; before != reached.size();) {
+    before = reached.size();
+    for (const std::string& one : std::set<std::string>(reached)) {
+      const auto uses = declared.find(one);
+      if (uses != declared.end()) reached.insert(uses->second.begin(), uses->second.end());
+    }
+  }
+  return reached;
+}
+
+TEST(TidyTest, NothingThatRunsInProductionReachesFaults) {
+  const auto declared = DeclaredRooms();
+  Lines reaching;
+  for (const auto& [room, uses] : declared) {
+    if (room.rfind("agent/", 0) != 0 && room.rfind("coordinator/", 0) != 0 &&
+        room.rfind("client/", 0) != 0 && room.rfind("storage/", 0) != 0) {
+      continue;
+    }
+    for (const std::string& used : ReachedFrom(room, declared)) {
+      if (used.rfind("faults/", 0) == 0) reaching.push_back(room + " reaches " + used);
+    }
+  }
+  EXPECT_EQ(reaching, Lines());
+  EXPECT_EQ(ReachedFrom("cli", declared).count("faults/drill"), 1U);
+  EXPECT_EQ(ReachedFrom("cli", declared).count("faults/injector"), 0U);
 }
 
 TEST(TidyTest, RoomsDependInOneDirection) {

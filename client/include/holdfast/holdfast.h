@@ -56,7 +56,7 @@ extern "C" {
 #endif
 
 /* The version of this header. holdfast_api_version() returns the version of the loaded library. */
-#define HOLDFAST_API_VERSION 3u
+#define HOLDFAST_API_VERSION 4u
 
 /* ------------------------------------------------------------------------------------- errors */
 
@@ -407,6 +407,13 @@ enum {
 };
 HOLDFAST_API void holdfast_peer_state(holdfast_client* client, uint64_t communicator, uint32_t peer,
                                       uint32_t direction, uint32_t state);
+
+/* The same for a transfer of an operation in flight. `completed` is how many transfers with this
+ * peer and in this direction the operation has completed. Holdfast compares the numbers of all
+ * ranks to find the connection at which an operation hangs. */
+HOLDFAST_API void holdfast_operation_edge(holdfast_client* client, holdfast_operation operation,
+                                          uint32_t peer, uint32_t direction, uint32_t state,
+                                          uint64_t completed);
 
 /* Returns 1 while Holdfast requests the transfers of operations that begin now, otherwise 0. For
  * callers for which it is expensive to record transfers. */

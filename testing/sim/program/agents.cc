@@ -87,6 +87,26 @@ void Agents::ReportRank(uint32_t index, uint32_t rank, double at_s, detect::Dige
                           snapshot_.completed.end());
 }
 
+/// Loses, repeats and swaps single records, as a full table, a ring that is overwritten, a repeated
+/// message and threads that write at the same time do. Counts of completed operations are read from
+/// the current table, so only their record of this digest is lost.
+void Agents::DisturbRecords(detect::Digest& digest) {
+  const auto lose = [&](auto& records, double share) {
+    std::erase_if(records, [&](const auto&) { return noise_.Chance(share); });
+  };
+  lose(digest.ended, setting_.record_loss);
+  lose(digest.in_flight, setting_.record_loss);
+  lose(digest.completed, setting_.record_loss);
+  lose(digest.peers, setting_.record_loss);
+  for (detect::RankState& state : digest.ranks) lose(state.steps, setting_.record_loss);
+  for (size_t i = digest.ended.size(); i-- > 0;) {
+    if (noise_.Chance(setting_.record_repeat)) digest.ended.push_back(digest.ended[i]);
+    if (i > 0 && noise_.Chance(setting_.record_swap)) {
+      std::swap(digest.ended[i], digest.ended[i - 1]);
+    }
+  }
+}
+
 /// Agents whose ranks are stuck probe a few other nodes.
 void Agents::ReportProbes(uint32_t index, double at_s, detect::Digest& digest) const {
   const bool stuck = std::any_of(
@@ -164,6 +184,7 @@ void Agents::Sample(uint32_t index, double at_s) {
   std::erase_if(engine_.peer_waits(), [&](const PeerWait& wait) {
     return job.node_of(wait.transfers.rank.value) == index;
   });
+  DisturbRecords(digest);
   ReportProbes(index, at_s, digest);
   if (setting_.restarted && at_s < 15) {
     detect::Digest stale = digest;

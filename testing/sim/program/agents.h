@@ -44,6 +44,7 @@ class Agents {
   };
   void Sample(uint32_t index, double at_s);
   void ReportRank(uint32_t index, uint32_t rank, double at_s, detect::Digest& digest);
+  void DisturbRecords(detect::Digest& digest);
   void ReportProbes(uint32_t index, double at_s, detect::Digest& digest) const;
   void Restart(uint32_t index, double at_s, detect::Digest& digest);
   void Send(Node& node, double at_s, detect::Digest digest);

@@ -469,8 +469,6 @@ std::optional<detect::PeerEdge> Engine::EdgeOf(uint32_t rank, const Op& op) cons
   }
   const Rendezvous& rendezvous = place.rendezvous_queue[op.ordinal - place.first];
   const auto n = static_cast<uint32_t>(channel.members.size());
-  const uint32_t next = channel.members[(op.member + 1) % n];
-  const uint32_t previous = channel.members[(op.member + n - 1) % n];
   const auto absent = [&](uint32_t member) {
     return rendezvous.ops[member] == kNone || StopsAt(channel.members[member]) <= horizon_s_;
   };
@@ -479,30 +477,59 @@ std::optional<detect::PeerEdge> Engine::EdgeOf(uint32_t rank, const Op& op) cons
     const EdgeState state = !sends                  ? EdgeState::kReceiveWait
                             : absent(1 - op.member) ? EdgeState::kSendPeerWait
                                                     : EdgeState::kSendWait;
-    return detect::PeerEdge{Rank{next}, sends ? Direction::kSend : Direction::kReceive, state, 0};
+    return detect::PeerEdge{Rank{channel.members[1 - op.member]},
+                            sends ? Direction::kSend : Direction::kReceive, state, op.ordinal % 29};
   }
-  const uint64_t steps = op.ordinal % 29;
   bool missing = rendezvous.arrived < n;
   if (StopsAt(fault_.rank) <= horizon_s_) {
     for (uint32_t i = 0; i < n && !missing; ++i) missing = absent(i);
   }
-  if (!missing) {
-    const bool ours = HasLink(op.channel);
-    if (ours && rank == fault_.rank) {
-      return detect::PeerEdge{Rank{fault_.peer}, Direction::kSend, EdgeState::kSendWait, steps};
-    }
-    if (ours && rank == fault_.peer) {
-      return detect::PeerEdge{Rank{fault_.rank}, Direction::kReceive, EdgeState::kReceiveWait,
-                              steps};
-    }
-    return detect::PeerEdge{Rank{previous}, Direction::kReceive, EdgeState::kReceiveWait,
-                            steps + 1 + op.member % 4};
+  // The ring that is blocked, its position at which nothing moves, and the transfers up to there.
+  const auto position = [&](uint32_t of) {
+    const auto found = std::find(channel.members.begin(), channel.members.end(), of);
+    return static_cast<uint32_t>(found - channel.members.begin());
+  };
+  uint32_t stride = 1;
+  uint32_t blocked = op.ordinal % n;  // of a transfer that continues: any
+  const uint64_t reached = missing ? 0 : op.ordinal % 29;
+  if (missing) {
+    blocked = op.member;
+    while (!absent(blocked)) blocked = (blocked + n - 1) % n;
+  } else if (HasLink(op.channel)) {
+    blocked = position(fault_.rank);
+    stride = (position(fault_.peer) + n - blocked) % n;
   }
-  // Some member is missing: its predecessor waits for credit, and all others wait for data.
-  if (absent((op.member + 1) % n)) {
-    return detect::PeerEdge{Rank{next}, Direction::kSend, EdgeState::kSendPeerWait, 0};
-  }
-  return detect::PeerEdge{Rank{previous}, Direction::kReceive, EdgeState::kReceiveWait, 0};
+  uint32_t behind = 0;
+  while (behind < n && (blocked + behind * stride) % n != op.member) ++behind;
+  if (behind == n) return std::nullopt;  // not in that ring
+  return RingEdge({.rank = rank,
+                   .next = channel.members[(op.member + stride) % n],
+                   .previous = channel.members[(op.member + n - stride) % n],
+                   .behind = behind,
+                   .size = n,
+                   .reached = reached,
+                   .missing = missing});
+}
+
+/// Returns the least advanced connection of a rank of a ring. A rank sends on what it has received,
+/// so every position has one transfer more. As in reality, connections within a node are unknown.
+std::optional<detect::PeerEdge> Engine::RingEdge(const RingPlace& place) const {
+  const bool sends = job_.node_of(place.next) != job_.node_of(place.rank);
+  const bool receives = job_.node_of(place.previous) != job_.node_of(place.rank);
+  const bool blocked = place.behind == 0;  // what it sends is not acknowledged
+  const bool full = place.missing && place.behind == place.size - 1;  // the next rank takes no data
+  const detect::PeerEdge send{Rank{place.next}, Direction::kSend,
+                              full      ? EdgeState::kSendPeerWait
+                              : blocked ? EdgeState::kSendWait
+                                        : EdgeState::kSendGpuWait,
+                              full ? 0 : place.reached + place.behind};
+  const uint32_t received = blocked ? place.size - 1 : place.behind - 1;
+  const detect::PeerEdge receive{Rank{place.previous}, Direction::kReceive, EdgeState::kReceiveWait,
+                                 place.reached + received};
+  if (!sends && !receives) return std::nullopt;
+  if (!sends) return receive;
+  if (!receives) return send;
+  return *send.completed <= *receive.completed ? send : receive;
 }
 
 }  // namespace holdfast::sim::program

@@ -127,6 +127,18 @@ class Engine {
   std::optional<detect::PeerEdge> EdgeOf(uint32_t rank, const Op& op) const;
 
  private:
+  /// A rank's place in a ring that is blocked.
+  struct RingPlace {
+    uint32_t rank = 0;
+    uint32_t next = 0;
+    uint32_t previous = 0;
+    uint32_t behind = 0;  // positions after the one at which nothing moves
+    uint32_t size = 0;
+    uint64_t reached = 0;  // transfers that are complete at that position
+    bool missing = false;  // the rank there has not started the operation
+  };
+  std::optional<detect::PeerEdge> RingEdge(const RingPlace& place) const;
+
   /// One operation while its participants arrive.
   struct Rendezvous {
     uint32_t arrived = 0;

@@ -95,6 +95,12 @@ constexpr Behaviour kBehaviours[] = {
     {"stamp jitter", [](Setting& s, Noise&, uint32_t) { s.stamp_jitter_s = 1e-3; }},
     {"agent restarts", [](Setting& s, Noise&, uint32_t) { s.restart_every_s = 90; }},
     {"late digests", [](Setting& s, Noise&, uint32_t) { s.outage_every_s = 120; }},
+    {"records lost",
+     [](Setting& s, Noise&, uint32_t) {
+       s.record_loss = 0.03;
+       s.record_repeat = 0.01;
+       s.record_swap = 0.05;
+     }},
     {"elastic restart", [](Setting& s, Noise&, uint32_t) { s.restarted = true; }},
 };
 

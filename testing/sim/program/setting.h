@@ -60,6 +60,10 @@ struct Setting {
   double loss = 0.003;
   double late_chance = 0.005;
   double late_s = 2;
+  double record_loss =
+      0.0005;  // of a record that finds no room, or is overwritten before it is read
+  double record_repeat = 0.0002;
+  double record_swap = 0.005;  // of two records that threads write in the opposite order
   double outage_every_s = 0;   // a node's digests are lost or late for 5–30 s
   double restart_every_s = 0;  // of an agent
   bool restarted = false;      // digests of an earlier incarnation still arrive

@@ -30,15 +30,15 @@ class SegmentLayoutTest : public ::testing::Test {
 
 TEST_F(SegmentLayoutTest, ReturnsAtOnceWhenThereIsProgress) {
   progress().copied = 10;
-  EXPECT_EQ(AwaitProgress(progress(), 4, -1), 10U);
+  EXPECT_EQ(AwaitProgress(progress(), 4, -1, Clock::Real()), 10U);
 }
 
 TEST_F(SegmentLayoutTest, TimesOutWithTheOldValue) {
   PublishProgress(progress(), 10);
   auto begin = Clock::Real().Now();
-  EXPECT_EQ(AwaitProgress(progress(), 10, 30), 10U);
+  EXPECT_EQ(AwaitProgress(progress(), 10, 30, Clock::Real()), 10U);
   EXPECT_GE(Clock::Real().Now() - begin, milliseconds(30));
-  EXPECT_EQ(AwaitProgress(progress(), 10, 0), 10U);
+  EXPECT_EQ(AwaitProgress(progress(), 10, 0, Clock::Real()), 10U);
 }
 
 TEST_F(SegmentLayoutTest, FollowsAnotherProcessToTheEnd) {
@@ -50,7 +50,7 @@ TEST_F(SegmentLayoutTest, FollowsAnotherProcessToTheEnd) {
   }
   uint64_t seen = 0;
   while (seen < kEnd) {
-    uint64_t now = AwaitProgress(progress(), seen, 20'000);
+    uint64_t now = AwaitProgress(progress(), seen, 20'000, Clock::Real());
     ASSERT_GT(now, seen) << "a wake-up was lost";
     seen = now;
   }
@@ -64,7 +64,7 @@ TEST_F(SegmentLayoutTest, FollowsAnotherProcessToTheEnd) {
 // the wait.
 TEST_F(SegmentLayoutTest, WakesAcrossProcesses) {
   pid_t child = ::fork();
-  if (child == 0) ::_exit(AwaitProgress(progress(), 0, 20'000) == 5 ? 0 : 1);
+  if (child == 0) ::_exit(AwaitProgress(progress(), 0, 20'000, Clock::Real()) == 5 ? 0 : 1);
   Clock::Real().SleepFor(milliseconds(50));
   auto begin = Clock::Real().Now();
   PublishProgress(progress(), 5);
@@ -84,18 +84,19 @@ TEST_F(SegmentLayoutTest, AScribblerNeitherHangsNorMisleadsTheReader) {
       progress().wake.fetch_add(1);
     }
   });
-  EXPECT_EQ(AwaitProgress(progress(), 100, 50), 100U) << "progress never goes back";
+  EXPECT_EQ(AwaitProgress(progress(), 100, 50, Clock::Real()), 100U) << "progress never goes back";
   stop = true;
   scribbler.join();
   progress().copied = ULLONG_MAX;
-  EXPECT_EQ(AwaitProgress(progress(), 100, 0), ULLONG_MAX);
+  EXPECT_EQ(AwaitProgress(progress(), 100, 0, Clock::Real()), ULLONG_MAX);
 }
 
 TEST(ProgressTest, OneByteMoreIsProgress) {
   SlotProgress progress;
   PublishProgress(progress, 6);
-  EXPECT_EQ(AwaitProgress(progress, 5, 2000), 6U);
-  EXPECT_EQ(AwaitProgress(progress, 6, 1), 6U) << "without progress the last value is returned";
+  EXPECT_EQ(AwaitProgress(progress, 5, 2000, Clock::Real()), 6U);
+  EXPECT_EQ(AwaitProgress(progress, 6, 1, Clock::Real()), 6U)
+      << "without progress the last value is returned";
 }
 
 }  // namespace

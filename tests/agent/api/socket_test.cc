@@ -57,22 +57,23 @@ class SocketTest : public ::testing::Test {
 };
 
 TEST_F(SocketTest, PacketsKeepTheirBoundsAndOrder) {
-  auto listener = ListenUnix(path_, 0600);
+  auto listener = ListenUnix(path_, 0600, Clock::Real());
   ASSERT_TRUE(listener) << listener.error().ToString();
   EXPECT_FALSE(AcceptUnix(listener->get())->has_value());
   Pair pair = Connect(listener->get());
   ASSERT_TRUE(SendPacket(pair.client.get(), Bytes("first")).ok());
   ASSERT_TRUE(SendPacket(pair.client.get(), Bytes("second")).ok());
-  EXPECT_EQ(Text(*ReceivePacket(pair.server.get(), 64, 1000)), "first");
-  EXPECT_EQ(Text(*ReceivePacket(pair.server.get(), 64, 1000)), "second");
-  EXPECT_EQ(ReceivePacket(pair.server.get(), 64, 10).error().code(), ErrorCode::kDeadlineExceeded);
+  EXPECT_EQ(Text(*AwaitPacket(pair.server.get(), 64, 1000, Clock::Real())), "first");
+  EXPECT_EQ(Text(*AwaitPacket(pair.server.get(), 64, 1000, Clock::Real())), "second");
+  EXPECT_EQ(AwaitPacket(pair.server.get(), 64, 10, Clock::Real()).error().code(),
+            ErrorCode::kDeadlineExceeded);
   pair.client.Reset();
-  EXPECT_TRUE(ReceivePacket(pair.server.get(), 64, 1000)->bytes.empty());
+  EXPECT_TRUE(AwaitPacket(pair.server.get(), 64, 1000, Clock::Real())->bytes.empty());
   EXPECT_EQ(SendPacket(pair.server.get(), Bytes("x")).code(), ErrorCode::kUnavailable);
 }
 
 TEST_F(SocketTest, PassesDescriptorsCloseOnExec) {
-  auto listener = ListenUnix(path_, 0600);
+  auto listener = ListenUnix(path_, 0600, Clock::Real());
   Pair pair = Connect(listener->get());
   UniqueFd a(::memfd_create("a", MFD_CLOEXEC));
   UniqueFd b(::memfd_create("b", MFD_CLOEXEC));
@@ -80,7 +81,7 @@ TEST_F(SocketTest, PassesDescriptorsCloseOnExec) {
   ASSERT_EQ(::write(b.get(), "B", 1), 1);
   int fds[2] = {a.get(), b.get()};
   ASSERT_TRUE(SendPacket(pair.client.get(), Bytes("two"), fds).ok());
-  auto packet = ReceivePacket(pair.server.get(), 64, 1000);
+  auto packet = AwaitPacket(pair.server.get(), 64, 1000, Clock::Real());
   ASSERT_TRUE(packet);
   ASSERT_EQ(packet->fds.size(), 2U);
   for (size_t i = 0; i < 2; ++i) {
@@ -94,20 +95,21 @@ TEST_F(SocketTest, PassesDescriptorsCloseOnExec) {
 }
 
 TEST_F(SocketTest, ARefusalIsReadEvenWhenTheServerClosedWithUnreadPackets) {
-  auto listener = ListenUnix(path_, 0600);
+  auto listener = ListenUnix(path_, 0600, Clock::Real());
   Pair pair = Connect(listener->get());
   ASSERT_TRUE(SendPacket(pair.client.get(), Bytes("never read")).ok());
   ASSERT_TRUE(SendPacket(pair.server.get(), Bytes("refused")).ok());
   pair.server.Reset();
-  auto refusal = ReceivePacket(pair.client.get(), 64, 1000);
+  auto refusal = AwaitPacket(pair.client.get(), 64, 1000, Clock::Real());
   ASSERT_TRUE(refusal) << refusal.error().ToString();
   EXPECT_EQ(Text(*refusal), "refused");
-  auto end = ReceivePacket(pair.client.get(), 64, 1000);
+  auto end = AwaitPacket(pair.client.get(), 64, 1000, Clock::Real());
   EXPECT_TRUE(end && end->bytes.empty());
   Pair other = Connect(listener->get());
   ASSERT_TRUE(SendPacket(other.client.get(), Bytes("never read")).ok());
   other.server.Reset();
-  EXPECT_EQ(ReceivePacket(other.client.get(), 64, 1000).error().code(), ErrorCode::kUnavailable);
+  EXPECT_EQ(AwaitPacket(other.client.get(), 64, 1000, Clock::Real()).error().code(),
+            ErrorCode::kUnavailable);
 }
 
 size_t OpenDescriptors() {
@@ -119,21 +121,21 @@ size_t OpenDescriptors() {
 }
 
 TEST_F(SocketTest, APacketThatIsTooLongIsRefusedAndItsDescriptorsAreClosed) {
-  auto listener = ListenUnix(path_, 0600);
+  auto listener = ListenUnix(path_, 0600, Clock::Real());
   Pair pair = Connect(listener->get());
   int fds[4] = {0, 0, 0, 0};
   size_t before = OpenDescriptors();
   ASSERT_TRUE(SendPacket(pair.client.get(), Bytes("0123456789"), fds).ok());
-  auto packet = ReceivePacket(pair.server.get(), 9, 1000);
+  auto packet = AwaitPacket(pair.server.get(), 9, 1000, Clock::Real());
   ASSERT_FALSE(packet);
   EXPECT_EQ(packet.error().code(), ErrorCode::kInvalidArgument);
   EXPECT_EQ(OpenDescriptors(), before);
   ASSERT_TRUE(SendPacket(pair.client.get(), Bytes("next")).ok());
-  EXPECT_EQ(Text(*ReceivePacket(pair.server.get(), 9, 1000)), "next");
+  EXPECT_EQ(Text(*AwaitPacket(pair.server.get(), 9, 1000, Clock::Real())), "next");
 }
 
 TEST_F(SocketTest, MoreDescriptorsThanAllowedAreRefusedAndClosed) {
-  auto listener = ListenUnix(path_, 0600);
+  auto listener = ListenUnix(path_, 0600, Clock::Real());
   Pair pair = Connect(listener->get());
   size_t before = OpenDescriptors();
   // SendPacket() would refuse 8 descriptors.
@@ -150,14 +152,14 @@ TEST_F(SocketTest, MoreDescriptorsThanAllowedAreRefusedAndClosed) {
   part->cmsg_type = SCM_RIGHTS;
   part->cmsg_len = CMSG_LEN(sizeof(int) * 8);
   ASSERT_EQ(::sendmsg(pair.client.get(), &message, 0), 1);
-  auto packet = ReceivePacket(pair.server.get(), 64, 1000);
+  auto packet = AwaitPacket(pair.server.get(), 64, 1000, Clock::Real());
   ASSERT_FALSE(packet);
   EXPECT_THAT(packet.error().message(), HasSubstr("descriptors were truncated"));
   EXPECT_EQ(OpenDescriptors(), before);
 }
 
 TEST_F(SocketTest, AFullNonBlockingSocketIsResourceExhausted) {
-  auto listener = ListenUnix(path_, 0600);
+  auto listener = ListenUnix(path_, 0600, Clock::Real());
   Pair pair = Connect(listener->get());
   Status status;
   for (int i = 0; i < 100'000 && status.ok(); ++i)
@@ -166,7 +168,7 @@ TEST_F(SocketTest, AFullNonBlockingSocketIsResourceExhausted) {
 }
 
 TEST_F(SocketTest, CredentialsAndPidFdsFollowTheProcess) {
-  auto listener = ListenUnix(path_, 0600);
+  auto listener = ListenUnix(path_, 0600, Clock::Real());
   pid_t child = ::fork();
   if (child == 0) {
     auto client = ConnectUnix(path_);
@@ -176,7 +178,7 @@ TEST_F(SocketTest, CredentialsAndPidFdsFollowTheProcess) {
       ::sleep(2);
       ::_exit(0);
     }
-    auto go = ReceivePacket(client->get(), 16, 20'000);
+    auto go = AwaitPacket(client->get(), 16, 20'000, Clock::Real());
     ::_exit(go ? 0 : 2);
   }
   pollfd waiting{.fd = listener->get(), .events = POLLIN, .revents = 0};
@@ -203,15 +205,15 @@ TEST_F(SocketTest, CredentialsAndPidFdsFollowTheProcess) {
 
 TEST_F(SocketTest, ReplacesAStaleSocketButNoLiveOne) {
   {
-    auto first = ListenUnix(path_, 0600);
+    auto first = ListenUnix(path_, 0600, Clock::Real());
     ASSERT_TRUE(first);
-    auto second = ListenUnix(path_, 0600);
+    auto second = ListenUnix(path_, 0600, Clock::Real());
     ASSERT_FALSE(second);
     EXPECT_EQ(second.error().code(), ErrorCode::kAlreadyExists);
     EXPECT_THAT(second.error().message(), HasSubstr("another process listens"));
   }
   EXPECT_EQ(ConnectUnix(path_).error().code(), ErrorCode::kUnavailable);
-  auto third = ListenUnix(path_, 0640);
+  auto third = ListenUnix(path_, 0640, Clock::Real());
   ASSERT_TRUE(third) << third.error().ToString();
   struct stat info {};
   ASSERT_EQ(::stat(path_.c_str(), &info), 0);
@@ -220,11 +222,12 @@ TEST_F(SocketTest, ReplacesAStaleSocketButNoLiveOne) {
 
 TEST_F(SocketTest, OneOfManyStartersListens) {
   for (int round = 0; round < 20; ++round) {
-    { auto stale = ListenUnix(path_, 0600); }
+    { auto stale = ListenUnix(path_, 0600, Clock::Real()); }
     std::vector<Result<UniqueFd>> results;
     for (int i = 0; i < 8; ++i) results.push_back(Fail(InternalError("not run")));
     std::vector<std::thread> threads;
-    for (auto& result : results) threads.emplace_back([&] { result = ListenUnix(path_, 0600); });
+    for (auto& result : results)
+      threads.emplace_back([&] { result = ListenUnix(path_, 0600, Clock::Real()); });
     for (auto& thread : threads) thread.join();
     int listening = 0;
     for (auto& result : results) {
@@ -241,7 +244,7 @@ TEST_F(SocketTest, OneOfManyStartersListens) {
 
 TEST_F(SocketTest, ModeIsExactWhateverTheUmask) {
   mode_t old = ::umask(077);
-  auto listener = ListenUnix(path_, 0666);
+  auto listener = ListenUnix(path_, 0666, Clock::Real());
   ::umask(old);
   ASSERT_TRUE(listener);
   struct stat info {};
@@ -255,19 +258,19 @@ TEST_F(SocketTest, ErrorsNameTheCauseAndTheRemedy) {
   EXPECT_THAT(missing.error().message(), HasSubstr("is the agent running"));
 
   std::string deep = directory_ + "/" + std::string(120, 'x');
-  for (auto error : {ConnectUnix(deep).error(), ListenUnix(deep, 0600).error()}) {
+  for (auto error : {ConnectUnix(deep).error(), ListenUnix(deep, 0600, Clock::Real()).error()}) {
     EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
     EXPECT_THAT(error.message(), HasSubstr("107"));
     EXPECT_THAT(error.message(), HasSubstr("shorter"));
   }
-  EXPECT_EQ(ListenUnix("", 0600).error().code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(ListenUnix("", 0600, Clock::Real()).error().code(), ErrorCode::kInvalidArgument);
 
-  auto no_directory = ListenUnix(directory_ + "/none/s.sock", 0600);
+  auto no_directory = ListenUnix(directory_ + "/none/s.sock", 0600, Clock::Real());
   EXPECT_EQ(no_directory.error().code(), ErrorCode::kNotFound);
   EXPECT_THAT(no_directory.error().message(), HasSubstr("create it"));
 
   std::ofstream(path_) << "data";
-  auto file = ListenUnix(path_, 0600);
+  auto file = ListenUnix(path_, 0600, Clock::Real());
   EXPECT_EQ(file.error().code(), ErrorCode::kAlreadyExists);
   EXPECT_THAT(file.error().message(), HasSubstr("not a socket"));
   EXPECT_EQ(std::filesystem::file_size(path_), 4U) << "the file is unchanged";
@@ -276,7 +279,7 @@ TEST_F(SocketTest, ErrorsNameTheCauseAndTheRemedy) {
 TEST_F(SocketTest, ThePathMayBeExactlyAsLongAsTheKernelAllows) {
   std::string longest = directory_ + "/";
   longest.append(107 - longest.size(), 's');
-  auto listener = ListenUnix(longest, 0600);
+  auto listener = ListenUnix(longest, 0600, Clock::Real());
   ASSERT_TRUE(listener) << listener.error().ToString();
   EXPECT_TRUE(ConnectUnix(longest));
 }
@@ -296,7 +299,7 @@ bool AsOtherUser(Body body) {
 
 TEST_F(SocketTest, ARefusalOfAnotherUserNamesTheOwner) {
   if (::geteuid() != 0) GTEST_SKIP() << "needs root to become another user";
-  auto listener = ListenUnix(path_, 0600);
+  auto listener = ListenUnix(path_, 0600, Clock::Real());
   ASSERT_EQ(::chmod(directory_.c_str(), 0755), 0);
   EXPECT_TRUE(AsOtherUser([&] {
     Status status = ConnectUnix(path_).error();
@@ -304,14 +307,14 @@ TEST_F(SocketTest, ARefusalOfAnotherUserNamesTheOwner) {
            status.message().find("belongs to user 0, group 0, mode 0600") != std::string::npos;
   }));
   EXPECT_TRUE(AsOtherUser([&] {
-    Status status = ListenUnix(directory_ + "/other.sock", 0600).error();
+    Status status = ListenUnix(directory_ + "/other.sock", 0600, Clock::Real()).error();
     return status.code() == ErrorCode::kPermissionDenied &&
            status.message().find("writable") != std::string::npos;
   }));
 }
 
 TEST_F(SocketTest, AListenerThatNeverAcceptsDoesNotHangClients) {
-  auto listener = ListenUnix(path_, 0600);
+  auto listener = ListenUnix(path_, 0600, Clock::Real());
   std::vector<UniqueFd> clients;
   Status status;
   for (int i = 0; i < 10'000 && status.ok(); ++i) {

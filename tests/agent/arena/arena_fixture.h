@@ -55,12 +55,12 @@ class RunDir {
     return {.budget_bytes = budget_bytes, .run_dir = path_, .keeper_binary = KeeperBinary()};
   }
   std::unique_ptr<Arena> Open(uint64_t budget_bytes) const {
-    auto arena = Arena::Open(Options(budget_bytes));
+    auto arena = Arena::Open(Options(budget_bytes), Clock::Real());
     EXPECT_TRUE(arena) << arena.error().ToString();
     return arena ? *std::move(arena) : nullptr;
   }
   pid_t KeeperPid() const {
-    auto keeper = KeeperClient::Connect(path_);
+    auto keeper = KeeperClient::Connect(path_, Clock::Real());
     auto usage = keeper ? keeper->Usage() : Result<KeeperUsage>(Fail(keeper.error()));
     return usage ? usage->pid : 0;
   }

@@ -186,15 +186,15 @@ TEST_F(ArenaTest, AReservedSegmentIsReusedOrReplaced) {
 }
 
 TEST_F(ArenaTest, ASecondAgentIsRefused) {
-  auto second = Arena::Open(run_dir_.Options(kBudget));
+  auto second = Arena::Open(run_dir_.Options(kBudget), Clock::Real());
   ASSERT_FALSE(second);
   EXPECT_EQ(second.error().code(), ErrorCode::kAlreadyExists);
   EXPECT_THAT(second.error().message(), HasSubstr("another agent uses"));
   ArenaOptions wrong = run_dir_.Options(kBudget);
   wrong.run_dir = run_dir_.path() + "/none";
-  EXPECT_EQ(Arena::Open(wrong).error().code(), ErrorCode::kNotFound);
+  EXPECT_EQ(Arena::Open(wrong, Clock::Real()).error().code(), ErrorCode::kNotFound);
   wrong.run_dir = "relative";
-  EXPECT_EQ(Arena::Open(wrong).error().code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(Arena::Open(wrong, Clock::Real()).error().code(), ErrorCode::kInvalidArgument);
 }
 
 TEST_F(ArenaTest, TheNextAgentFindsSealedSlotsAndFreesLeasedOnes) {
@@ -259,7 +259,7 @@ TEST_F(ArenaTest, WhenAgentAndKeeperDieTheMemoryIsLost) {
 
 TEST_F(ArenaTest, AnEntryWithoutASegmentIsDroppedAtTheKeeper) {
   Reserve(0);
-  auto keeper = KeeperClient::Connect(run_dir_.path());
+  auto keeper = KeeperClient::Connect(run_dir_.path(), Clock::Real());
   UniqueFd fd(::memfd_create("stray", MFD_CLOEXEC));
   int fds[1] = {fd.get()};
   ASSERT_TRUE(keeper->Put("segment-stray", "", fds).ok());
@@ -270,7 +270,7 @@ TEST_F(ArenaTest, AnEntryWithoutASegmentIsDroppedAtTheKeeper) {
 /// Maps the ledger that the keeper holds.
 struct KeptLedger {
   KeptLedger(const std::string& run_dir) {
-    auto keeper = KeeperClient::Connect(run_dir);
+    auto keeper = KeeperClient::Connect(run_dir, Clock::Real());
     entry = **keeper->Next("");
     memory = ::mmap(nullptr, 8192, PROT_READ | PROT_WRITE, MAP_SHARED, entry.fds[1].get(), 0);
   }
@@ -296,19 +296,19 @@ TEST_F(ArenaTest, ADamagedLedgerIsReleasedAndADamagedSlotIsFree) {
   Reopen();
   EXPECT_EQ(arena_->Find("llm", Rank{0}), nullptr);
   EXPECT_EQ(arena_->usage().reserved_bytes, 0U);
-  EXPECT_EQ(KeeperClient::Connect(run_dir_.path())->Usage()->entries, 0U);
+  EXPECT_EQ(KeeperClient::Connect(run_dir_.path(), Clock::Real())->Usage()->entries, 0U);
 }
 
 TEST_F(ArenaTest, ANewerLedgerIsRefusedAndKept) {
   Reserve(0);
   KeptLedger(run_dir_.path())[8] = kLedgerFormat + 1;
   arena_.reset();
-  auto older = Arena::Open(run_dir_.Options(kBudget));
+  auto older = Arena::Open(run_dir_.Options(kBudget), Clock::Real());
   ASSERT_FALSE(older);
   EXPECT_EQ(older.error().code(), ErrorCode::kUnsupported);
   EXPECT_THAT(older.error().message(), HasSubstr("llm/rank-0"));
   EXPECT_THAT(older.error().message(), HasSubstr("start the newer release"));
-  EXPECT_EQ(KeeperClient::Connect(run_dir_.path())->Usage()->entries, 1U);
+  EXPECT_EQ(KeeperClient::Connect(run_dir_.path(), Clock::Real())->Usage()->entries, 1U);
 }
 
 // A trainer gets only the descriptor of its segment. With it, the trainer can damage its own images
@@ -319,11 +319,11 @@ TEST_F(ArenaTest, AHostileTrainerHarmsOnlyItself) {
   SaveImage(*other, Version(1, 1), 2 * kMiB).value();
   uint32_t slot = *SaveImage(*mine, Version(1, 1), 1000);
   ShardSeal seal = *mine->seal(slot);
-  auto listener = ListenUnix(run_dir_.path() + "/agent.sock", 0600);
+  auto listener = ListenUnix(run_dir_.path() + "/agent.sock", 0600, Clock::Real());
   pid_t child = ::fork();
   if (child == 0) {
     auto agent = ConnectUnix(run_dir_.path() + "/agent.sock");
-    auto packet = ReceivePacket(agent->get(), 16, 20'000);
+    auto packet = AwaitPacket(agent->get(), 16, 20'000, Clock::Real());
     if (!packet || packet->fds.size() != 1) ::_exit(1);
     int fd = packet->fds[0].get();
     for (off_t size : {off_t{0}, off_t{4096}, off_t{1} << 30}) {
@@ -354,7 +354,8 @@ TEST_F(ArenaTest, AHostileTrainerHarmsOnlyItself) {
   EXPECT_EQ(*mine->seal(slot), seal) << "the trainer cannot reach the ledger";
   EXPECT_EQ(FirstBadChunk(mine->slot(slot).first(1000), seal.chunk_crcs), 0U)
       << "the checksums show the damage";
-  EXPECT_EQ(AwaitProgress(mine->progress(0), 5, 0), ~0ULL) << "a hint that the caller bounds";
+  EXPECT_EQ(AwaitProgress(mine->progress(0), 5, 0, Clock::Real()), ~0ULL)
+      << "a hint that the caller bounds";
   ExpectSealed(*other, 0, Version(1, 1));
   uint32_t next = *mine->Lease(Version(1, 2), 4, 100);
   EXPECT_EQ(mine->progress(next).copied, 0U);

@@ -44,8 +44,8 @@ bool FreeOne(Segment& segment, Random& random) {
 }
 
 int Run(const char* run_dir, const char* keeper, uint64_t seed, uint64_t first_step) {
-  auto arena =
-      Arena::Open({.budget_bytes = 64 * kMiB, .run_dir = run_dir, .keeper_binary = keeper});
+  auto arena = Arena::Open({.budget_bytes = 64 * kMiB, .run_dir = run_dir, .keeper_binary = keeper},
+                           Clock::Real());
   if (!arena) return 4;
   Random random(seed);
   for (uint64_t step = first_step;; ++step) {

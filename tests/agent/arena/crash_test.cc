@@ -106,7 +106,8 @@ class ArenaCrashTest : public ::testing::Test {
       }
     }
     EXPECT_EQ(arena->usage().reserved_bytes, reserved);
-    EXPECT_EQ(KeeperClient::Connect(run_dir_.path())->Usage()->entries, arena->segments().size());
+    EXPECT_EQ(KeeperClient::Connect(run_dir_.path(), Clock::Real())->Usage()->entries,
+              arena->segments().size());
     sealed_seen_ += versions.size();
   }
 

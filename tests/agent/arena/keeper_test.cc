@@ -34,7 +34,8 @@ char FirstByte(const UniqueFd& fd) {
 class KeeperTest : public ::testing::Test {
  protected:
   KeeperClient Connect() {
-    auto client = KeeperClient::ConnectOrStart(run_dir_.path(), RunDir::KeeperBinary());
+    auto client =
+        KeeperClient::ConnectOrStart(run_dir_.path(), RunDir::KeeperBinary(), Clock::Real());
     EXPECT_TRUE(client) << client.error().ToString();
     return *std::move(client);
   }
@@ -118,7 +119,7 @@ TEST_F(KeeperTest, GarbageEndsTheConnectionNotTheKeeper) {
     int fd = 0;
     std::span<const int> fds(&fd, random.OneIn(2) ? 1 : 0);
     static_cast<void>(SendPacket(socket->get(), packet, fds));
-    static_cast<void>(ReceivePacket(socket->get(), 4096, 2000));
+    static_cast<void>(AwaitPacket(socket->get(), 4096, 2000, Clock::Real()));
   }
   auto usage = client.Usage();
   ASSERT_TRUE(usage) << usage.error().ToString();
@@ -135,7 +136,7 @@ TEST_F(KeeperTest, GarbageEndsTheConnectionNotTheKeeper) {
 TEST_F(KeeperTest, TooManyClientsAreRefusedWithTheNumber) {
   std::vector<KeeperClient> clients;
   for (size_t i = 0; i < kKeeperClientsMax; ++i) clients.push_back(Connect());
-  auto refused = KeeperClient::Connect(run_dir_.path());
+  auto refused = KeeperClient::Connect(run_dir_.path(), Clock::Real());
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code(), ErrorCode::kResourceExhausted);
   EXPECT_THAT(refused.error().message(), HasSubstr("16 clients"));
@@ -150,7 +151,7 @@ TEST_F(KeeperTest, ServesOnlyItsUserAndRoot) {
   pid_t child = ::fork();
   if (child == 0) {
     bool changed = ::setgroups(0, nullptr) == 0 && ::setgid(65534) == 0 && ::setuid(65534) == 0;
-    auto stranger = KeeperClient::Connect(run_dir_.path());
+    auto stranger = KeeperClient::Connect(run_dir_.path(), Clock::Real());
     bool refused = !stranger && stranger.error().code() == ErrorCode::kPermissionDenied &&
                    stranger.error().message().find("serves user 0") != std::string::npos;
     ::_exit(changed && refused ? 0 : 1);
@@ -165,7 +166,8 @@ TEST_F(KeeperTest, ManyStartersGetOneKeeper) {
   std::vector<std::thread> threads;
   for (pid_t& pid : pids) {
     threads.emplace_back([&] {
-      auto client = KeeperClient::ConnectOrStart(run_dir_.path(), RunDir::KeeperBinary());
+      auto client =
+          KeeperClient::ConnectOrStart(run_dir_.path(), RunDir::KeeperBinary(), Clock::Real());
       if (client) pid = client->Usage()->pid;
     });
   }
@@ -211,7 +213,8 @@ TEST_F(KeeperTest, EndsOnTermAndShutdownAndNotOnHangUp) {
   EXPECT_NE(second, pid);
   EXPECT_TRUE(next.Shutdown().ok());
   EXPECT_TRUE(RunDir::AwaitExit(second));
-  EXPECT_EQ(KeeperClient::Connect(run_dir_.path()).error().code(), ErrorCode::kNotFound);
+  EXPECT_EQ(KeeperClient::Connect(run_dir_.path(), Clock::Real()).error().code(),
+            ErrorCode::kNotFound);
 }
 
 TEST_F(KeeperTest, ReplacesTheSocketOfAKilledKeeper) {
@@ -230,7 +233,7 @@ TEST_F(KeeperTest, CreatesItsSocketAgainAfterItWasDeleted) {
   Result<KeeperClient> again = Fail(InternalError("not tried"));
   for (int i = 0; i < 1500 && !again; ++i) {
     Clock::Real().SleepFor(std::chrono::milliseconds(10));
-    again = KeeperClient::Connect(run_dir_.path());
+    again = KeeperClient::Connect(run_dir_.path(), Clock::Real());
   }
   ASSERT_TRUE(again) << again.error().ToString();
   EXPECT_EQ(again->Usage()->pid, pid);
@@ -240,7 +243,8 @@ TEST_F(KeeperTest, EndsWhenItIsUnreachableForGood) {
   pid_t pid = 0;
   {
     RunDir removed_dir;
-    auto client = KeeperClient::ConnectOrStart(removed_dir.path(), RunDir::KeeperBinary());
+    auto client =
+        KeeperClient::ConnectOrStart(removed_dir.path(), RunDir::KeeperBinary(), Clock::Real());
     ASSERT_TRUE(client);
     pid = client->Usage()->pid;
     std::filesystem::remove_all(removed_dir.path());
@@ -251,7 +255,8 @@ TEST_F(KeeperTest, EndsWhenItIsUnreachableForGood) {
 }
 
 TEST_F(KeeperTest, AnErrorNamesWhyItCannotBeStarted) {
-  auto missing = KeeperClient::ConnectOrStart(run_dir_.path(), "/nowhere/holdfast-keeper");
+  auto missing =
+      KeeperClient::ConnectOrStart(run_dir_.path(), "/nowhere/holdfast-keeper", Clock::Real());
   ASSERT_FALSE(missing);
   EXPECT_EQ(missing.error().code(), ErrorCode::kNotFound);
   EXPECT_THAT(missing.error().message(), HasSubstr("install holdfast-keeper"));
@@ -260,7 +265,7 @@ TEST_F(KeeperTest, AnErrorNamesWhyItCannotBeStarted) {
   std::ofstream(no_program) << "\x7f"
                             << "ELF and nothing";
   ASSERT_EQ(::chmod(no_program.c_str(), 0755), 0);
-  auto bad = KeeperClient::ConnectOrStart(run_dir_.path(), no_program);
+  auto bad = KeeperClient::ConnectOrStart(run_dir_.path(), no_program, Clock::Real());
   ASSERT_FALSE(bad);
   EXPECT_THAT(bad.error().message(), HasSubstr("Exec format error"));
 }

@@ -356,7 +356,7 @@ TEST(SlotsPropertyTest, ThreadsReserveAndReleaseWithinTheBudget) {
   EXPECT_EQ(errors, 0);
   EXPECT_GT(reserved, 10);
   EXPECT_EQ(arena->usage().reserved_bytes, 0U);
-  EXPECT_EQ(KeeperClient::Connect(run_dir.path())->Usage()->entries, 0U);
+  EXPECT_EQ(KeeperClient::Connect(run_dir.path(), Clock::Real())->Usage()->entries, 0U);
 }
 
 }  // namespace

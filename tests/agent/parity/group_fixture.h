@@ -19,6 +19,7 @@
 #include "agent/parity/decoder.h"
 #include "agent/parity/rebuild.h"
 #include "base/random.h"
+#include "storage/format/chunk.h"
 #include "storage/parity/parity_image.h"
 
 // A complete group in one process. Its transport is a table of sources; the real transport has
@@ -99,7 +100,7 @@ class TestNode final : public PeerSource {
   Result<std::unique_ptr<PeerReader>> Open(const PeerRequest& request) override {
     if (request.kind == PeerRequestKind::kParityRow) return rows.Open(request);
     if (request.kind == PeerRequestKind::kDecode) {
-      return OpenDecoder(request, name_, *this, transport_);
+      return OpenDecoder(request, name_, *this, transport_, Clock::Real());
     }
     auto found = shards.find(request.rank);
     if (found == shards.end() || request.version != kVersion) {
@@ -202,8 +203,9 @@ class Group {
     const Shard& shard = node(position).shards.at(rank);
     const GroupPlan plan = PlanOfAll();
     Cancellation cancellation;
-    const GroupAccess access{plan,           NameOf(position), "gpt",    kVersion,
-                             Incarnation{3}, node(position),   network_, cancellation};
+    const GroupAccess access{plan,     NameOf(position), "gpt",
+                             kVersion, Incarnation{3},   node(position),
+                             network_, cancellation,     Clock::Real()};
     const uint64_t begin = chunk * kChunkBytes;
     std::vector<std::byte> bytes(std::min(kChunkBytes, shard.bytes.size() - begin));
     const ImageRange range{begin, bytes};
@@ -276,7 +278,7 @@ class Group {
     Cancellation cancellation;
     const GroupAccess access{*plan_,   NameOf(position),     "gpt",
                              kVersion, kVersion.incarnation, node(position),
-                             network_, cancellation};
+                             network_, cancellation,         Clock::Real()};
     HOLDFAST_ASSIGN_OR_RETURN(
         parity.seal, BuildParity(access, kWorld, node(position).rows, parity.bytes, Clock::Real(),
                                  Clock::Real().Now() + timeout));
@@ -289,15 +291,18 @@ class Group {
     for (const auto& [position, node] : lost_nodes) {
       for (const PlanRank& rank : plan.members()[position].ranks) {
         Cancellation cancellation;
-        const GroupAccess access{plan,           "fresh", "gpt",    kVersion,
-                                 Incarnation{3}, fresh,   network_, cancellation};
+        const GroupAccess access{plan,  "fresh",  "gpt",        kVersion,     Incarnation{3},
+                                 fresh, network_, cancellation, Clock::Real()};
         const auto deadline = Clock::Real().Now() + std::chrono::seconds(30);
         HOLDFAST_ASSIGN_OR_RETURN(const ShardSeal seal, FetchSeal(access, rank.rank, deadline));
         const Shard& original = node->shards.at(rank.rank);
         if (seal != original.seal) return InternalError("the rebuilt seal differs");
         std::vector<std::byte> image(seal.image_bytes);
-        HOLDFAST_RETURN_IF_ERROR(RebuildShard(
-            access, seal, image, [](uint64_t) {}, deadline));
+        const ImageRange all{0, image};
+        HOLDFAST_RETURN_IF_ERROR(DecodeRanges(
+            access, seal.identity, {&all, 1}, [](uint64_t) {}, deadline));
+        const uint64_t bad = FirstBadChunk(image, seal.chunk_crcs);
+        if (bad != kNoChunk) return BadChunkError(seal, bad, "decoded from its group");
         if (image != original.bytes) return InternalError("the rebuilt bytes differ");
       }
       HOLDFAST_RETURN_IF_ERROR(RecoverParity(plan, position, fresh, *node));
@@ -309,8 +314,8 @@ class Group {
                        const TestNode& original_node) {
     const Shard& original = original_node.shards.at(ParityRank(plan.members()[position].number));
     Cancellation cancellation;
-    const GroupAccess access{plan,           "fresh", "gpt",    kVersion,
-                             Incarnation{3}, fresh,   network_, cancellation};
+    const GroupAccess access{plan,  "fresh",  "gpt",        kVersion,     Incarnation{3},
+                             fresh, network_, cancellation, Clock::Real()};
     std::vector<std::byte> image(original.bytes.size(), std::byte{0x5A});
     HOLDFAST_ASSIGN_OR_RETURN(const ShardSeal seal,
                               RebuildParity(

@@ -43,6 +43,8 @@ TEST(FrameTest, TheExampleOfTheFormatPage) {
   request.request.incarnation = Incarnation{4};
   request.request.rank = Rank{1};
   request.request.bytes = 5;
+  request.request.sealed = true;
+  request.request.digest = 0x1122334455667788;
   const std::string payload = EncodeRequest(request);
   const auto bytes = std::as_bytes(std::span(payload));
   EXPECT_EQ(Hex(bytes),
@@ -57,22 +59,24 @@ TEST(FrameTest, TheExampleOfTheFormatPage) {
             "00000000"
             "0000000000000000"
             "0500000000000000"
+            "01"
+            "8877665544332211"
             "00000000");
-  EXPECT_EQ(Hex(EncodeFrameHeader({FrameKind::kRequest, 0, 69, Crc32c(bytes)})),
-            "4846504601100000450000007e9dc3b9000000000000000000000000d1dad608");
+  EXPECT_EQ(Hex(EncodeFrameHeader({FrameKind::kRequest, 0, 78, Crc32c(bytes)})),
+            "48465046021000004e0000002a1a2fdb000000000000000000000000af2c6452");
   const FrameStamp stamp(bytes);
   EXPECT_EQ(Hex(EncodeFrameHeader({FrameKind::kAccepted, 0, 0, stamp.At(0)})),
-            "4846504601200000"
-            "0000000076cb1525"
+            "4846504602200000"
+            "0000000099e0256b"
             "000000000000000000000000"
-            "9afb54cf");
+            "bc7dfd15");
   const std::string hello = "hello";
   const uint32_t crc = ExtendCrc32c(stamp.At(0), std::as_bytes(std::span(hello)));
   EXPECT_EQ(Hex(EncodeFrameHeader({FrameKind::kData, 0, 5, crc})),
-            "4846504601210000"
-            "05000000ce4933ad"
+            "4846504602210000"
+            "05000000fa6a105b"
             "000000000000000000000000"
-            "5a450075");
+            "934ea5c8");
 }
 
 TEST(FrameTest, HeadersRoundTrip) {
@@ -102,11 +106,11 @@ TEST(FrameTest, EveryFlippedBitIsDetected) {
 
 TEST(FrameTest, IntactHeadersOfAnotherKindOrProtocolAreUnsupported) {
   HeaderBytes bytes = EncodeFrameHeader({FrameKind::kHello, 0, 0, 0});
-  bytes[4] = std::byte{2};
+  bytes[4] = std::byte{3};
   auto decoded = DecodeFrameHeader(Sealed(bytes));
   ASSERT_FALSE(decoded);
   EXPECT_EQ(decoded.error().code(), ErrorCode::kUnsupported);
-  EXPECT_THAT(decoded.error().message(), HasSubstr("protocol 2"));
+  EXPECT_THAT(decoded.error().message(), HasSubstr("protocol 3"));
   std::set<int> known;
   for (FrameKind kind : kKinds) known.insert(static_cast<int>(kind));
   for (int kind = 0; kind < 256; ++kind) {

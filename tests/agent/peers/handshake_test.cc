@@ -37,9 +37,9 @@ TEST(HandshakeTest, ProofsOfTheFormatPage) {
   const Introduction client = Example(0, "node-1");
   const Introduction server = Example(32, "node-2");
   EXPECT_EQ(Hex(*MakeProof("0123456789abcdef", "client", client, server)),
-            "7f8fe4074622695d00f784c94684bbb68ca955fd6b5628c34608538fa128f672");
+            "7ad5251e33da519df575c96de9cfd76de2724d1418812af378ac6a33bdf3484d");
   EXPECT_EQ(Hex(*MakeProof("0123456789abcdef", "server", client, server)),
-            "8144c3c6a4116548fc6a70298851829e16d4c34d8d36b93a80ea8387a895860f");
+            "ced9577828f4b576734180c267109361c905b133d086c2b0b28f12aa091d3009");
 }
 
 TEST(HandshakeTest, AProofIsValidForOneHandshakeOnly) {

@@ -79,7 +79,7 @@ class HostileClientTest : public ::testing::Test {
 };
 
 TEST_F(HostileClientTest, ARefusalOfAnotherProtocolNamesIt) {
-  for (int protocol : {0, 2, 255}) {
+  for (int protocol : {0, 1, 255}) {
     RawPeer peer = Dial();
     ASSERT_TRUE(peer.Send(HeaderBytes(static_cast<uint8_t>(protocol), 1, 40)));
     const Status refusal = peer.Refusal();
@@ -91,12 +91,12 @@ TEST_F(HostileClientTest, ARefusalOfAnotherProtocolNamesIt) {
 TEST_F(HostileClientTest, HugeLengthsAreRefusedBeforeMemoryIsAllocated) {
   for (uint32_t bytes : {513U, 1U << 30, ~0U}) {
     RawPeer peer = Dial();
-    ASSERT_TRUE(peer.Send(HeaderBytes(1, 1, bytes)));
+    ASSERT_TRUE(peer.Send(HeaderBytes(kPeerProtocol, 1, bytes)));
     EXPECT_EQ(peer.Refusal().code(), ErrorCode::kDataLoss) << bytes;
   }
   for (uint32_t bytes : {(1U << 20) + (64U << 10) + 1, 1U << 30, ~0U}) {
     RawPeer peer = DialProved();
-    ASSERT_TRUE(peer.Send(HeaderBytes(1, 16, bytes)));
+    ASSERT_TRUE(peer.Send(HeaderBytes(kPeerProtocol, 16, bytes)));
     EXPECT_EQ(peer.Refusal().code(), ErrorCode::kDataLoss) << bytes;
   }
 }
@@ -104,7 +104,7 @@ TEST_F(HostileClientTest, HugeLengthsAreRefusedBeforeMemoryIsAllocated) {
 TEST_F(HostileClientTest, ARequestBeforeTheHandshakeIsRefused) {
   for (uint8_t kind : {3, 4, 16, 32, 33, 34}) {
     RawPeer peer = Dial();
-    ASSERT_TRUE(peer.Send(HeaderBytes(1, kind, 0)));
+    ASSERT_TRUE(peer.Send(HeaderBytes(kPeerProtocol, kind, 0)));
     const Status refusal = peer.Refusal();
     EXPECT_EQ(refusal.code(), ErrorCode::kDataLoss);
     EXPECT_THAT(refusal.message(), HasSubstr("where Hello is expected"));
@@ -115,7 +115,7 @@ TEST_F(HostileClientTest, UnknownAndMisplacedKindsAreRefused) {
   for (int kind = 0; kind < 256; ++kind) {
     if (kind == 16) continue;
     RawPeer peer = DialProved();
-    ASSERT_TRUE(peer.Send(HeaderBytes(1, static_cast<uint8_t>(kind), 0)));
+    ASSERT_TRUE(peer.Send(HeaderBytes(kPeerProtocol, static_cast<uint8_t>(kind), 0)));
     const Status refusal = peer.Refusal();
     EXPECT_TRUE(refusal.code() == ErrorCode::kUnsupported || refusal.code() == ErrorCode::kDataLoss)
         << kind << " " << refusal.ToString();
@@ -177,7 +177,7 @@ TEST_F(HostileClientTest, AnIncompleteFrameHoldsAConnectionOnlyForTheTimeout) {
       FrameBytes(FrameKind::kRequest, EncodeRequest({7, ShardRequest(1, 0, 100)}));
   RawPeer silent = Dial();
   RawPeer half_hello = Dial();
-  ASSERT_TRUE(half_hello.Send(HeaderBytes(1, 1, 100).substr(0, 20)));
+  ASSERT_TRUE(half_hello.Send(HeaderBytes(kPeerProtocol, 1, 100).substr(0, 20)));
   EXPECT_EQ(silent.Refusal().code(), ErrorCode::kDeadlineExceeded);
   EXPECT_EQ(half_hello.Refusal().code(), ErrorCode::kDeadlineExceeded);
   for (size_t bytes : {1UL, 31UL, 32UL, request.size() - 1}) {
@@ -325,8 +325,9 @@ TEST(HostileServerTest, MisplacedFramesAreDataLoss) {
 TEST(HostileServerTest, HugeFramesAreRefusedBeforeMemoryIsAllocated) {
   largest_allocation = 0;
   for (uint8_t kind : {33, 35}) {
-    const auto got = FetchFrom(
-        1ULL << 40, [&](const FrameStamp& s) { return Accepted(s) + HeaderBytes(1, kind, ~0U); });
+    const auto got = FetchFrom(1ULL << 40, [&](const FrameStamp& s) {
+      return Accepted(s) + HeaderBytes(kPeerProtocol, kind, ~0U);
+    });
     EXPECT_EQ(got.error().code(), ErrorCode::kDataLoss);
   }
   EXPECT_LE(largest_allocation, kMiB) << "only the reader's buffer";

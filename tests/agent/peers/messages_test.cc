@@ -33,6 +33,10 @@ StreamRequest RandomRequest(Random& random) {
   inner.index = static_cast<uint32_t>(random.Next());
   inner.offset = random.Next() / 2;
   inner.bytes = random.Next() / 2;
+  const bool of_shard =
+      inner.kind == PeerRequestKind::kShard || inner.kind == PeerRequestKind::kSeal;
+  inner.sealed = of_shard && random.Below(2) == 0;
+  if (inner.sealed) inner.digest = random.Next();
   if (inner.kind == PeerRequestKind::kDecode) {
     inner.group.assign(random.Below(1000), static_cast<char>(random.Next()));
   }
@@ -97,6 +101,16 @@ TEST(MessagesTest, RequestsThatNoNodeMaySendAreRefused) {
               }),
               HasSubstr("beyond"));
   EXPECT_THAT(refused([](PeerRequest& r) { r.group = "g"; }), HasSubstr("group"));
+  EXPECT_THAT(refused([](PeerRequest& r) {
+                r.sealed = true;
+                r.kind = PeerRequestKind::kParityRow;
+              }),
+              HasSubstr("sealed"));
+  EXPECT_THAT(refused([](PeerRequest& r) {
+                r.sealed = false;
+                r.digest = 1;
+              }),
+              HasSubstr("digest"));
 }
 
 TEST(MessagesTest, IntroductionsRoundTrip) {

@@ -178,6 +178,23 @@ TEST(PacerTest, AnEndlessHintCostsHalfOfTheTime) {
   EXPECT_NEAR(SecondsOf(pacer.yielded()), 5.05, 0.01);
 }
 
+TEST(PacerTest, WaitsThatEndLateDoNotStarveTheSender) {
+  // Every wait takes longer than returned, as real waits do.
+  ManualClock clock;
+  Pacer pacer({.yield_max = milliseconds(100)}, clock);
+  pacer.SetBusy(true);
+  const Clock::TimePoint start = clock.Now();
+  for (int units = 0; units < 10;) {
+    const Clock::Duration wait = pacer.TryTake(kUnit);
+    if (wait == Clock::Duration::zero()) {
+      ++units;
+      continue;
+    }
+    ASSERT_LT(clock.Now() - start, seconds(1)) << "after " << units << " units";
+    clock.Advance(std::min<Clock::Duration>(wait, milliseconds(1)) + std::chrono::microseconds(80));
+  }
+}
+
 TEST(PacerTest, ManyShortCollectivesCostHalfOfTheTimeAtMost) {
   Random random(7);
   for (int round = 0; round < 20; ++round) {

@@ -95,11 +95,11 @@ void FakeCoordinator::TryCommit(const StoredReplica& report) {
     const ShardKey key{report.identity.job, report.identity.version, Rank{rank}};
     if (!replicas_.contains({key, report.tier})) return;
   }
-  auto& committed = report.tier == Tier::kMemory ? state.memory_committed : state.disk_committed;
+  auto& committed = state.committed[report.tier];
   if (committed && *committed >= report.identity.version) return;
   committed = report.identity.version;
   if (report.tier == Tier::kDisk)
-    state.disk_target_step.value = report.identity.version.step.value + 1;
+    state.target_step[Tier::kDisk].value = report.identity.version.step.value + 1;
   Send(state);
 }
 
@@ -109,8 +109,8 @@ void FakeCoordinator::Report(FailedReplica failed) {
   // A step that was not saved at all may be saved again.
   if (failed.tier != Tier::kDisk || failed_.contains({failed.key, Tier::kMemory})) return;
   JobState& state = jobs_[failed.key.job];
-  state.disk_target_step.value =
-      std::max(state.disk_target_step.value, failed.key.version.step.value + 1);
+  state.target_step[Tier::kDisk].value =
+      std::max(state.target_step[Tier::kDisk].value, failed.key.version.step.value + 1);
   Send(state);
 }
 
@@ -179,7 +179,7 @@ void FakeCoordinator::Join(const JoinRequest& request,
         run_ids_[request.job] = request.run_id;
         ++state.incarnation.value;
         state.restore.reset();
-        state.disk_target_step = Step{0};
+        state.target_step[Tier::kDisk] = Step{0};
       }
       answer = state.incarnation;
       Send(state);
@@ -242,7 +242,7 @@ void FakeCoordinator::SetAborted(VersionId version) {
 void FakeCoordinator::SetDiskTarget(Step step) {
   MutexLock lock(mutex_);
   for (auto& [name, state] : jobs_) {
-    state.disk_target_step = step;
+    state.target_step[Tier::kDisk] = step;
     Send(state);
   }
 }
@@ -309,41 +309,55 @@ std::vector<std::string> FakeCoordinator::warnings() {
   return warnings_;
 }
 
-// ---- other agents ----
+// ---- other nodes ----
 
 namespace {
-class FakeStream : public ShardStream {
+class BytesStream : public PeerStream {
  public:
-  FakeStream(ShardSeal seal, std::vector<std::byte> image)
-      : seal_(std::move(seal)), image_(std::move(image)) {}
-  const ShardSeal& seal() const override { return seal_; }
-  Status ReadInto(std::span<std::byte> into,
-                  const std::function<void(uint64_t)>& progress) override {
-    const uint64_t bad = FirstBadChunk(image_, seal_.chunk_crcs);
-    if (bad != kNoChunk) return DataLossError("chunk " + std::to_string(bad) + " is damaged");
-    std::memcpy(into.data(), image_.data(), image_.size());
-    progress(image_.size());
-    return Status::Ok();
+  explicit BytesStream(std::span<const std::byte> bytes) : bytes_(bytes.begin(), bytes.end()) {}
+  Result<size_t> Read(std::span<std::byte> into, Clock::TimePoint /*deadline*/) override {
+    const size_t got = std::min({into.size(), bytes_.size() - at_, size_t{kPeerUnitBytes}});
+    std::copy_n(bytes_.begin() + static_cast<ptrdiff_t>(at_), got, into.begin());
+    at_ += got;
+    return got;
   }
+  void Cancel() override {}
 
  private:
-  ShardSeal seal_;
-  std::vector<std::byte> image_;
+  const std::vector<std::byte> bytes_;
+  size_t at_ = 0;
 };
 }  // namespace
 
-Result<std::unique_ptr<ShardStream>> FakeFetcher::Open(const std::string& /*address*/,
-                                                       const ShardKey& key, Tier /*tier*/) {
-  if (seal.identity.key() != key) return Fail(NotFoundError("no such shard"));
-  return std::make_unique<FakeStream>(seal, image);
+void FakePeer::Serve(const ShardIdentity& identity, std::vector<std::byte> bytes) {
+  image = std::move(bytes);
+  seal = {};
+  seal.identity = identity;
+  seal.image_bytes = image.size();
+  seal.chunk_crcs = ChunkCrcs(image);
 }
 
-Result<ShardSeal> FakeFetcher::ReadRange(const std::string& /*address*/, const ShardKey& key,
-                                         Tier /*tier*/, uint64_t offset,
-                                         std::span<std::byte> into) {
-  if (seal.identity.key() != key) return Fail(NotFoundError("no such shard"));
-  std::memcpy(into.data(), image.data() + offset, into.size());
-  return seal;
+std::vector<PeerRequest> FakePeer::Requests() {
+  MutexLock lock(mutex_);
+  return requests_;
+}
+
+Result<std::unique_ptr<PeerStream>> FakePeer::Open(const std::string& address,
+                                                   const PeerRequest& request,
+                                                   Clock::TimePoint /*deadline*/) {
+  {
+    MutexLock lock(mutex_);
+    requests_.push_back(request);
+  }
+  if (image.empty()) return Fail(UnavailableError(address + " cannot be reached"));
+  if (seal.identity.key() != ShardKey{request.job, request.version, request.rank}) {
+    return Fail(NotFoundError("no such shard"));
+  }
+  const std::string record = EncodeSeal(seal);
+  const auto object = request.kind == PeerRequestKind::kSeal ? std::as_bytes(std::span(record))
+                                                             : std::span<const std::byte>(image);
+  const auto rest = object.subspan(std::min<uint64_t>(request.offset, object.size()));
+  return std::make_unique<BytesStream>(rest.first(std::min<uint64_t>(request.bytes, rest.size())));
 }
 
 // ---- the trainer ----
@@ -369,8 +383,8 @@ Result<TestTrainer> TestTrainer::Connect(const std::string& socket, const Option
   ReceivedPacket packet;
   MessageHeader header{};
   do {  // while memory is being reserved, progress notices come first
-    HOLDFAST_ASSIGN_OR_RETURN(packet,
-                              ReceivePacket(trainer.socket_.get(), kMessageBytesMax, 20'000));
+    HOLDFAST_ASSIGN_OR_RETURN(
+        packet, AwaitPacket(trainer.socket_.get(), kMessageBytesMax, 20'000, Clock::Real()));
     HOLDFAST_ASSIGN_OR_RETURN(header, CheckPacket(packet.bytes));
   } while (header.type == MessageType::kNotice);
   if (header.type == MessageType::kReply) {
@@ -408,8 +422,8 @@ SlotProgress& TestTrainer::progress(uint32_t index) {
 }
 
 Result<std::vector<std::byte>> TestTrainer::Receive(int timeout_ms) {
-  HOLDFAST_ASSIGN_OR_RETURN(ReceivedPacket packet,
-                            ReceivePacket(socket_.get(), kMessageBytesMax, timeout_ms));
+  HOLDFAST_ASSIGN_OR_RETURN(ReceivedPacket packet, AwaitPacket(socket_.get(), kMessageBytesMax,
+                                                               timeout_ms, Clock::Real()));
   if (packet.bytes.empty()) return Fail(UnavailableError("the agent closed the connection"));
   HOLDFAST_ASSIGN_OR_RETURN(const MessageHeader header, CheckPacket(packet.bytes));
   if (!packet.fds.empty()) last_fd_ = std::move(packet.fds[0]);
@@ -538,7 +552,7 @@ TestNode::~TestNode() {
 void TestNode::KillKeeper() { KillKeeperIn(dir_); }
 
 void KillKeeperIn(const std::string& run_dir) {
-  auto keeper = KeeperClient::Connect(run_dir);
+  auto keeper = KeeperClient::Connect(run_dir, Clock::Real());
   if (!keeper) return;
   auto usage = keeper->Usage();
   if (!usage || usage->pid <= 1) return;
@@ -563,18 +577,18 @@ Status TestNode::Start() {
   arena_options.run_dir = dir_;
   const char* bin = ::getenv("HOLDFAST_BIN_DIR");
   arena_options.keeper_binary = std::string(bin != nullptr ? bin : ".") + "/holdfast-keeper";
-  HOLDFAST_ASSIGN_OR_RETURN(arena, Arena::Open(arena_options));
+  HOLDFAST_ASSIGN_OR_RETURN(arena, Arena::Open(arena_options, Clock::Real()));
   NodeOptions node_options;
   node_options.node = "node-0";
   node_options.trainers_file = dir_ + "/trainers";
   node_options.disk_every_steps = options_.disk_every_steps;
   node_options.prepare_wait_ms = options_.prepare_wait_ms;
   node_options.scrub = options_.scrub;
+  node_options.shared_tiers = options_.shared_tiers;
   node_options.before_reserve = options_.before_reserve;
-  node = std::make_unique<Node>(node_options, *arena, *volume, coordinator, fetcher, peers,
-                                Clock::Real());
+  node = std::make_unique<Node>(node_options, *arena, *volume, coordinator, peers, Clock::Real());
   node->Adopt();
-  HOLDFAST_ASSIGN_OR_RETURN(UniqueFd listener, ListenUnix(socket(), 0666));
+  HOLDFAST_ASSIGN_OR_RETURN(UniqueFd listener, ListenUnix(socket(), 0666, Clock::Real()));
   HOLDFAST_RETURN_IF_ERROR(node->Serve(std::move(listener)));
   if (!node->AwaitAdopted(20'000)) return DeadlineExceededError("adoption");
   coordinator.SetHandler(node.get());

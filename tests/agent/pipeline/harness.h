@@ -102,25 +102,21 @@ class FakeCoordinator : public CoordinatorLink {
   std::vector<TierWanted> wanted_ HOLDFAST_GUARDED_BY(mutex_);
 };
 
-/// A transport without any reachable peer.
-class NoPeers : public PeerTransport {
+/// Another node that serves one shard: `image`, sealed by `seal`. While it has none, no peer can be
+/// reached. It does not check what it sends.
+class FakePeer : public PeerTransport {
  public:
-  Result<std::unique_ptr<PeerStream>> Open(const std::string& address,
-                                           const PeerRequest& /*request*/,
-                                           Clock::TimePoint /*deadline*/) override {
-    return Fail(UnavailableError(address + " cannot be reached"));
-  }
-};
-
-/// Another agent that has one shard: `image`, sealed by `seal`.
-class FakeFetcher : public ShardFetcher {
- public:
-  Result<std::unique_ptr<ShardStream>> Open(const std::string& address, const ShardKey& key,
-                                            Tier tier) override;
-  Result<ShardSeal> ReadRange(const std::string& address, const ShardKey& key, Tier tier,
-                              uint64_t offset, std::span<std::byte> into) override;
+  Result<std::unique_ptr<PeerStream>> Open(const std::string& address, const PeerRequest& request,
+                                           Clock::TimePoint deadline) override;
+  /// Serves `image` with a seal that matches it.
+  void Serve(const ShardIdentity& identity, std::vector<std::byte> image);
+  std::vector<PeerRequest> Requests();
   ShardSeal seal;
   std::vector<std::byte> image;
+
+ private:
+  Mutex mutex_;
+  std::vector<PeerRequest> requests_ HOLDFAST_GUARDED_BY(mutex_);
 };
 
 /// A trainer's end of the socket.
@@ -197,6 +193,7 @@ struct TestNodeOptions {
   bool simulated_disk = false;
   int64_t prepare_wait_ms = 30'000;
   ScrubOptions scrub = {};
+  PerTier<TierStore*> shared_tiers = {};
   std::function<void(const SegmentOwner&)> before_reserve = {};
 };
 
@@ -218,8 +215,7 @@ class TestNode {
   std::vector<std::string> DataFiles() const;
 
   FakeCoordinator coordinator;
-  FakeFetcher fetcher;
-  NoPeers peers;
+  FakePeer peers;
   SimDisk disk;
   std::unique_ptr<Volume> volume;
   std::unique_ptr<Arena> arena;

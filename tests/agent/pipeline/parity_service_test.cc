@@ -15,7 +15,9 @@ class ParityServiceTest : public PartsTest {
   void SetUp() override {
     ASSERT_NO_FATAL_FAILURE(PartsTest::SetUp());
     damage_ = std::make_unique<DamageTracker>(*ranks_, *volume_, link_);
-    source_ = std::make_unique<NodePeerSource>("node-0", *ranks_, *damage_, *volume_, peers_);
+    shards_ = std::make_unique<LocalShards>(*ranks_, *volume_, *damage_);
+    source_ = std::make_unique<NodePeerSource>("node-0", *ranks_, *shards_, *damage_, peers_,
+                                               Clock::Real());
     reach_ = std::make_unique<PeerReach>(peers_, "node-0", Clock::Real());
     parity_ = std::make_unique<ParityService>(ParityTools{.node = "node-0",
                                                           .build_timeout_ms = 10'000,
@@ -39,9 +41,10 @@ class ParityServiceTest : public PartsTest {
     PartsTest::TearDown();
   }
 
-  NoPeers peers_;
-  Executor background_{1};
+  FakePeer peers_;
+  Executor background_{1, Clock::Real()};
   std::unique_ptr<DamageTracker> damage_;
+  std::unique_ptr<LocalShards> shards_;
   std::unique_ptr<NodePeerSource> source_;
   std::unique_ptr<PeerReach> reach_;
   std::unique_ptr<ParityService> parity_;
@@ -64,7 +67,7 @@ TEST_F(ParityServiceTest, ASaveThatBeginsWakesTheKeeper) {
     ASSERT_TRUE(Eventually([&] { return link_.failed(parity, Tier::kPeer).has_value(); }));
     EXPECT_TRUE(ranks_->Find("job", ParityRank(0)));
     // The coordinator gives up the version and moves the target past it.
-    job_.peer_target_step = Step{step + 1};
+    job_.target_step[Tier::kPeer] = Step{step + 1};
     (*rank)->slots.SetJobState(job_);
     parity_->SetJobState(job_);
   }

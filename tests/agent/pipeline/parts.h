@@ -33,7 +33,7 @@ class PartsTest : public testing::Test {
     options.run_dir = dir_;
     const char* bin = ::getenv("HOLDFAST_BIN_DIR");
     options.keeper_binary = std::string(bin != nullptr ? bin : ".") + "/holdfast-keeper";
-    auto arena = Arena::Open(options);
+    auto arena = Arena::Open(options, Clock::Real());
     ASSERT_TRUE(arena) << arena.error().ToString();
     arena_ = *std::move(arena);
     ranks_ = std::make_unique<RankRegistry>(RankOptions{}, *arena_, *volume_, Clock::Real());

@@ -29,7 +29,7 @@ JobState Job(uint64_t incarnation, std::optional<VersionId> memory) {
   JobState job;
   job.job = "job";
   job.incarnation = Incarnation{incarnation};
-  job.memory_committed = memory;
+  job.committed[Tier::kMemory] = memory;
   return job;
 }
 
@@ -42,11 +42,11 @@ TEST(SlotPolicy, OnlyVersionsReplacedByANewerCommitAreFreed) {
   const std::vector<SlotInfo> slots = {Sealed(0, V(1, 3)), Sealed(1, V(1, 1)), Sealed(2, V(1, 2))};
   JobState job = Job(1, std::nullopt);
   EXPECT_THAT(FreeableSlots(slots, &job), IsEmpty());
-  job.memory_committed = V(1, 1);
+  job.committed[Tier::kMemory] = V(1, 1);
   EXPECT_THAT(FreeableSlots(slots, &job), IsEmpty());
-  job.memory_committed = V(1, 2);
+  job.committed[Tier::kMemory] = V(1, 2);
   EXPECT_THAT(FreeableSlots(slots, &job), ElementsAre(1));
-  job.memory_committed = V(1, 3);
+  job.committed[Tier::kMemory] = V(1, 3);
   EXPECT_THAT(FreeableSlots(slots, &job), ElementsAre(1, 2));  // oldest first
 }
 
@@ -63,11 +63,11 @@ TEST(SlotPolicy, SlotsInUseHeldOrUnsealedStay) {
 TEST(SlotPolicy, TheVersionCommittedAtPeerStaysUntilANewerOneIs) {
   const std::vector<SlotInfo> slots = {Sealed(0, V(1, 1)), Sealed(1, V(1, 2)), Sealed(2, V(1, 3))};
   JobState job = Job(1, V(1, 3));
-  job.peer_committed = V(1, 1);
+  job.committed[Tier::kPeer] = V(1, 1);
   // The newest version in memory is two versions ahead of the peer tier. The shards of a lost node
   // can be decoded only for the oldest version, which has parity.
   EXPECT_THAT(FreeableSlots(slots, &job), ElementsAre(1));
-  job.peer_committed = V(1, 2);
+  job.committed[Tier::kPeer] = V(1, 2);
   EXPECT_THAT(FreeableSlots(slots, &job), ElementsAre(0));
 }
 
@@ -75,9 +75,9 @@ TEST(SlotPolicy, ObsoleteParityIsFreed) {
   std::vector<SlotInfo> slots = {Sealed(0, V(1, 3)), Sealed(1, V(1, 5))};
   for (SlotInfo& slot : slots) slot.parity = true;
   JobState job = Job(1, V(1, 3));  // committed at peer
-  job.peer_target_step = Step{5};
+  job.target_step[Tier::kPeer] = Step{5};
   EXPECT_THAT(FreeableSlots(slots, &job), IsEmpty());
-  job.peer_target_step = Step{6};  // 1-5 failed on another member
+  job.target_step[Tier::kPeer] = Step{6};  // 1-5 failed on another member
   EXPECT_THAT(FreeableSlots(slots, &job), ElementsAre(1));
   for (SlotInfo& slot : slots) slot.parity = false;
   EXPECT_THAT(FreeableSlots(slots, &job), IsEmpty());
@@ -95,7 +95,7 @@ TEST(SlotPolicy, RestoreVersionStaysUntilItsIncarnationHasCommitted) {
   JobState job = Job(2, V(1, 7));
   job.restore = V(1, 5);
   EXPECT_THAT(FreeableSlots(slots, &job), IsEmpty());
-  job.memory_committed = V(2, 6);
+  job.committed[Tier::kMemory] = V(2, 6);
   EXPECT_THAT(FreeableSlots(slots, &job), ElementsAre(0, 1));
 }
 
@@ -120,22 +120,24 @@ TEST(SlotPolicy, RandomStatesNeverFreeTheFloor) {
       info.held = random.OneIn(6);
       slots.push_back(info);
     }
-    if (!random.OneIn(4)) job.memory_committed = slots[random.Below(slots.size())].version;
+    if (!random.OneIn(4)) job.committed[Tier::kMemory] = slots[random.Below(slots.size())].version;
     if (random.OneIn(2)) job.restore = slots[random.Below(slots.size())].version;
     // A committed version is never aborted.
     const VersionId aborted = slots[random.Below(slots.size())].version;
-    if (random.OneIn(2) && job.memory_committed != aborted) job.aborted = {aborted};
+    if (random.OneIn(2) && job.committed[Tier::kMemory] != aborted) job.aborted = {aborted};
     for (uint32_t slot : FreeableSlots(slots, &job)) {
       const SlotInfo& info = slots[slot];
       ASSERT_EQ(info.state, SlotState::kSealed);
       ASSERT_FALSE(info.in_use || info.held);
-      ASSERT_NE(job.memory_committed, info.version);
-      const bool newer = job.memory_committed && *job.memory_committed > info.version;
+      ASSERT_NE(job.committed[Tier::kMemory], info.version);
+      const bool newer =
+          job.committed[Tier::kMemory] && *job.committed[Tier::kMemory] > info.version;
       const bool is_aborted = job.aborted == std::vector{info.version};
       const bool older_run = info.version.incarnation < job.incarnation;
       ASSERT_TRUE(newer || is_aborted || older_run);
       if (job.restore == info.version && !is_aborted) {
-        ASSERT_TRUE(job.memory_committed && job.memory_committed->incarnation == job.incarnation);
+        ASSERT_TRUE(job.committed[Tier::kMemory] &&
+                    job.committed[Tier::kMemory]->incarnation == job.incarnation);
       }
     }
   }
@@ -150,7 +152,7 @@ TEST(DiskPace, EveryKthStep) {
   EXPECT_EQ(pace.Choose(one, &job), 1U);
   const std::vector<DiskCandidate> next = {{0, V(1, 30)}};
   EXPECT_FALSE(pace.Choose(next, &job).has_value()) << "step 20 is not on all disks yet";
-  job.disk_target_step = Step{21};
+  job.target_step[Tier::kDisk] = Step{21};
   EXPECT_EQ(pace.Choose(next, &job), 0U);
 }
 
@@ -183,7 +185,7 @@ TEST(DiskPace, RanksOfDifferentSpeedWriteTheSameVersions) {
       for (uint64_t both : written[0]) newest = written[1].count(both) != 0 ? both : newest;
       if (newest > common) {
         common = newest;
-        for (JobState& job : jobs) job.disk_target_step = Step{step + 1};
+        for (JobState& job : jobs) job.target_step[Tier::kDisk] = Step{step + 1};
       }
     }
     EXPECT_GT(common, 270U);
@@ -196,14 +198,14 @@ TEST(DiskPace, ATargetSelectsOneVersion) {
   EXPECT_FALSE(pace.Choose(std::vector<DiskCandidate>{{0, V(1, 1)}}, nullptr).has_value());
   JobState job = Job(1, std::nullopt);
   const std::vector<DiskCandidate> all = {{0, V(1, 4)}, {1, V(1, 5)}, {2, V(1, 6)}};
-  job.disk_target_step = Step{5};
+  job.target_step[Tier::kDisk] = Step{5};
   EXPECT_EQ(pace.Choose(all, &job), 1U);
   EXPECT_FALSE(pace.Choose(all, &job).has_value());  // a version was chosen for this target
-  job.disk_target_step = Step{7};
+  job.target_step[Tier::kDisk] = Step{7};
   EXPECT_FALSE(pace.Choose(all, &job).has_value());
   EXPECT_EQ(pace.Choose(std::vector<DiskCandidate>{{0, V(1, 8)}}, &job), 0U);
   job.incarnation = Incarnation{2};
-  job.disk_target_step = Step{0};
+  job.target_step[Tier::kDisk] = Step{0};
   EXPECT_FALSE(pace.Choose(all, &job).has_value());  // of the previous incarnation
   EXPECT_EQ(pace.Choose(std::vector<DiskCandidate>{{0, V(2, 3)}}, &job), 0U);
 }
@@ -211,8 +213,8 @@ TEST(DiskPace, ATargetSelectsOneVersion) {
 TEST(DiskPace, LateParityIsWrittenAfterItsVersion) {
   DiskPace pace(0);
   JobState job = Job(1, std::nullopt);
-  job.disk_committed = V(1, 5);
-  job.disk_target_step = Step{9};
+  job.committed[Tier::kDisk] = V(1, 5);
+  job.target_step[Tier::kDisk] = Step{9};
   std::vector<DiskCandidate> held = {{0, V(1, 4)}, {1, V(1, 5)}};
   EXPECT_FALSE(pace.Choose(held, &job).has_value()) << "a rank's shard is on disk already";
   for (DiskCandidate& candidate : held) candidate.parity = true;

@@ -123,7 +123,7 @@ TEST_F(RankMemoryTest, ReleasedRetainedMemoryIsReportedAsRemoved) {
   JobState job;
   job.job = "job";
   job.incarnation = Incarnation{1};
-  job.memory_committed = VersionId{Incarnation{1}, Step{2}};
+  job.committed[Tier::kMemory] = VersionId{Incarnation{1}, Step{2}};
   for (const RankLease& rank : ranks_->OfJob("job")) rank->slots.SetJobState(job);
   memory_->ReleaseRetained();
   EXPECT_THAT(ranks_->Retained(), SizeIs(0));

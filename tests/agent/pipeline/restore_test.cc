@@ -107,6 +107,25 @@ TEST_F(RestoreTest, FromDiskAfterTheMemoryIsLost) {
   ExpectBytes(*trainer, *found, 2);
 }
 
+// A simulation found this: each repetition filled another slot, and no slot was left for saves.
+TEST_F(RestoreTest, RepeatedDirectivesBeforeTheRankConnectsFillOneSlot) {
+  Start();
+  TrainAndLeave(2);
+  LoseMemory();
+  std::vector<uint64_t> requests;
+  for (int i = 0; i < 3; ++i) {
+    requests.push_back(node_->coordinator.Prepare(Prepare(Shard(2), Tier::kDisk)));
+  }
+  auto trainer = NextRun();
+  ASSERT_TRUE(trainer);
+  for (uint64_t request : requests) EXPECT_EQ(AwaitPrepared(request), Status::Ok());
+  size_t filled = 0;
+  for (const SlotStatus& slot : node_->Slots()) {
+    if (slot.info.state != SlotState::kFree) ++filled;
+  }
+  EXPECT_EQ(filled, 1U);
+}
+
 TEST_F(RestoreTest, ADecidedVersionIsReadFromDiskWithoutADirective) {
   Start();
   TrainAndLeave(1);
@@ -124,31 +143,43 @@ TEST_F(RestoreTest, FromAnotherNode) {
   Start();
   auto trainer = NextRun();
   ASSERT_TRUE(trainer);
-  node_->fetcher.image = MakeImage(Shard(9), kTensorBytes);
-  ShardSeal& seal = node_->fetcher.seal;
-  seal.identity = Shard(9);
-  seal.image_bytes = node_->fetcher.image.size();
-  for (uint64_t at = 0; at < seal.image_bytes; at += kChunkBytes) {
-    const uint64_t bytes = std::min(kChunkBytes, seal.image_bytes - at);
-    seal.chunk_crcs.push_back(Crc32c(std::span(node_->fetcher.image).subspan(at, bytes)));
-  }
+  node_->peers.Serve(Shard(9), MakeImage(Shard(9), kTensorBytes));
+  const uint64_t digest = node_->peers.seal.digest();
   PrepareShard prepare = Prepare(Shard(9), Tier::kMemory, "node-1");
-  prepare.digest = seal.digest() + 1;
+  prepare.source_peer_address = "n1:7070";
+  prepare.digest = digest + 1;
   EXPECT_EQ(AwaitPrepared(node_->coordinator.Prepare(prepare)).code(), ErrorCode::kDataLoss);
-  prepare.digest = seal.digest();
+  prepare.digest = digest;
   EXPECT_EQ(AwaitPrepared(node_->coordinator.Prepare(prepare)), Status::Ok());
+  for (const PeerRequest& request : node_->peers.Requests()) {
+    EXPECT_TRUE(request.sealed) << ToString(request) << " waits for a save";
+    EXPECT_EQ(request.incarnation, trainer->incarnation()) << "fences older starts";
+  }
   node_->coordinator.SetDecision(RestoreDecision{Shard(9).version, Tier::kMemory});
   auto found = trainer->FindRestore();
   ASSERT_TRUE(found);
   ExpectBytes(*trainer, *found, 9);
   // A version that was damaged in transfer is not kept.
-  seal.identity = Shard(10);
-  node_->fetcher.image[200'000] ^= std::byte{1};
+  node_->peers.Serve(Shard(10), MakeImage(Shard(10), kTensorBytes));
+  node_->peers.image[200'000] ^= std::byte{1};
   prepare = Prepare(Shard(10), Tier::kMemory, "node-1");
+  prepare.source_peer_address = "n1:7070";
   Status status = AwaitPrepared(node_->coordinator.Prepare(prepare));
   EXPECT_EQ(status.code(), ErrorCode::kDataLoss);
   EXPECT_THAT(status.message(), HasSubstr("node-1"));
+  EXPECT_THAT(status.message(), HasSubstr("chunk 0"));
   EXPECT_FALSE(node_->coordinator.Holds(Shard(10).key(), Tier::kMemory));
+}
+
+TEST_F(RestoreTest, ANodeWithoutAPeerAddressIsNamed) {
+  Start();
+  auto trainer = NextRun();
+  ASSERT_TRUE(trainer);
+  const Status status =
+      AwaitPrepared(node_->coordinator.Prepare(Prepare(Shard(9), Tier::kMemory, "node-1")));
+  EXPECT_EQ(status.code(), ErrorCode::kUnavailable);
+  EXPECT_THAT(status.message(), HasSubstr("node-1"));
+  EXPECT_THAT(status.message(), HasSubstr("no peer address"));
 }
 
 TEST_F(RestoreTest, AnImageOfAnotherShardIsNotRestored) {
@@ -156,15 +187,9 @@ TEST_F(RestoreTest, AnImageOfAnotherShardIsNotRestored) {
   auto trainer = NextRun();
   ASSERT_TRUE(trainer);
   // The seal matches the bytes and names the requested shard; the image header names another one.
-  node_->fetcher.image = MakeImage(Shard(10), kTensorBytes);
-  ShardSeal& seal = node_->fetcher.seal;
-  seal.identity = Shard(9);
-  seal.image_bytes = node_->fetcher.image.size();
-  for (uint64_t at = 0; at < seal.image_bytes; at += kChunkBytes) {
-    const uint64_t bytes = std::min(kChunkBytes, seal.image_bytes - at);
-    seal.chunk_crcs.push_back(Crc32c(std::span(node_->fetcher.image).subspan(at, bytes)));
-  }
-  const PrepareShard prepare = Prepare(Shard(9), Tier::kMemory, "node-1");
+  node_->peers.Serve(Shard(9), MakeImage(Shard(10), kTensorBytes));
+  PrepareShard prepare = Prepare(Shard(9), Tier::kMemory, "node-1");
+  prepare.source_peer_address = "n1:7070";
   const Status status = AwaitPrepared(node_->coordinator.Prepare(prepare));
   EXPECT_FALSE(status.ok());
   EXPECT_THAT(status.message(), HasSubstr("1-10"));
@@ -346,25 +371,6 @@ TEST_F(RestoreTest, AnAdoptedVersionThatWasDueForDiskIsWritten) {
   node_->coordinator.Broadcast("job");
   EXPECT_TRUE(Eventually([&] { return node_->coordinator.Holds(Shard(1).key(), Tier::kDisk); }));
   EXPECT_TRUE(node_->volume->VerifyShard(Shard(1).key(), true).ok());
-}
-
-TEST_F(RestoreTest, ReadersOfMemoryGetVerifiedChunks) {
-  Start();
-  TrainAndLeave(1);
-  auto reader = node_->node->memory_shards().Open(Shard(1).key());
-  ASSERT_TRUE(reader) << reader.error().ToString();
-  const auto image = MakeImage(Shard(1), kTensorBytes);
-  std::vector<std::byte> all;
-  std::vector<std::byte> chunk;
-  for (uint64_t i = 0; i < ChunkCount(image.size()); ++i) {
-    ASSERT_OK((*reader)->ReadChunk(i, &chunk));
-    all.insert(all.end(), chunk.begin(), chunk.end());
-  }
-  EXPECT_EQ(all, image);
-  EXPECT_EQ((*reader)->ReadChunk(99, &chunk).code(), ErrorCode::kInvalidArgument);
-  ShardKey other = Shard(1).key();
-  other.rank = Rank{5};
-  EXPECT_EQ(node_->node->memory_shards().Open(other).error().code(), ErrorCode::kNotFound);
 }
 
 }  // namespace

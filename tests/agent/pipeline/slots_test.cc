@@ -53,7 +53,7 @@ class RankSlotsTest : public testing::Test {
     ASSERT_TRUE(slots_->sealing().SealSave(*slot, SealOf(At(step))).ok());
   }
   void Commit(uint64_t step) {
-    job_.memory_committed = At(step);
+    job_.committed[Tier::kMemory] = At(step);
     slots_->SetJobState(job_);
   }
 
@@ -113,7 +113,7 @@ TEST_F(RankSlotsTest, TheSignalIsRaisedOnceForEachVersionToProtect) {
 
 TEST_F(RankSlotsTest, AFlushLastsUntilTheCommittedVersionIsWritten) {
   Save(1);
-  job_.disk_target_step = Step{100};  // nothing is due on disk
+  job_.target_step[Tier::kDisk] = Step{100};  // nothing is due on disk
   Commit(1);
   EXPECT_EQ(slots_->view().Kept(), std::vector<VersionId>{At(1)});
   slots_->disk().StartFlush();
@@ -139,6 +139,7 @@ TEST_F(RankSlotsTest, APeerFollowsASaveFromItsFirstByteToItsSeal) {
   ASSERT_TRUE(slots_->sealing().TakeSave().has_value());
   slots_->sealing().PublishChecksummed(*slot, 500);
   EXPECT_EQ(*slots_->peers().AwaitBytes(*followed, 400, cancelled, later), 500U);
+  slots_->sealing().PublishChecksummed(*slot, kImageBytes);
   ASSERT_TRUE(slots_->saves().EndSave(*slot, At(1)).ok());
   ASSERT_TRUE(slots_->sealing().SealSave(*slot, SealOf(At(1))).ok());
   EXPECT_TRUE(slots_->peers().AwaitSeal(*followed, cancelled, later));

@@ -27,7 +27,7 @@ class TrainerProcessesTest : public testing::Test {
 };
 
 TEST_F(TrainerProcessesTest, ARunningProcessKeepsItsRankFromOthers) {
-  TrainerProcesses processes(file_);
+  TrainerProcesses processes(file_, ProcessTable::Kernel());
   EXPECT_FALSE(processes.HasRecordOf(rank_));
   Join(processes);
   EXPECT_TRUE(processes.IsRunning(rank_));
@@ -39,7 +39,7 @@ TEST_F(TrainerProcessesTest, ARunningProcessKeepsItsRankFromOthers) {
 }
 
 TEST_F(TrainerProcessesTest, AGoodbyeFreesTheRankAndTheProcessIsStillKnown) {
-  TrainerProcesses processes(file_);
+  TrainerProcesses processes(file_, ProcessTable::Kernel());
   Join(processes);
   processes.OnGoodbye(rank_, Incarnation{3});
   EXPECT_FALSE(processes.IsRunning(rank_));
@@ -57,10 +57,10 @@ TEST_F(TrainerProcessesTest, AGoodbyeFreesTheRankAndTheProcessIsStillKnown) {
 
 TEST_F(TrainerProcessesTest, TheRecordSurvivesARestartOfTheAgent) {
   {
-    TrainerProcesses processes(file_);
+    TrainerProcesses processes(file_, ProcessTable::Kernel());
     Join(processes);
   }
-  TrainerProcesses restarted(file_);
+  TrainerProcesses restarted(file_, ProcessTable::Kernel());
   restarted.Load();
   EXPECT_EQ(restarted.OtherProcessOf(rank_, other_), ::getpid());
   EXPECT_EQ(restarted.JoinedBefore(rank_, ::getpid()), Incarnation{3});

@@ -12,7 +12,6 @@
 #include <set>
 #include <thread>
 
-#include "agent/server/fetcher.h"
 #include "tests/agent/pipeline/harness.h"
 #include "tests/agent/server/cluster.h"
 
@@ -55,6 +54,13 @@ class AgentTest : public ::testing::Test {
     ASSERT_TRUE(saved) << saved.error().ToString();
     ASSERT_TRUE(trainer.AwaitNotice(NoticeKind::kCommitted, step, Tier::kDisk))
         << cluster_.AgentLog(0);
+  }
+  /// Returns how many bytes the node has sent to its peers.
+  uint64_t PeerBytes(int node) {
+    DumpReply reply;
+    grpc::ClientContext context;
+    EXPECT_TRUE(cluster_.Data(node)->Dump(&context, {}, &reply).ok());
+    return nlohmann::json::parse(reply.json()).at("peers").at("data_bytes");
   }
   void ExpectRestored(TestTrainer& trainer, VersionId version, Tier tier) {
     auto found = trainer.FindRestore();
@@ -136,30 +142,29 @@ TEST_F(AgentTest, PartsOfAShardAreReadFromBothTiersWithinItsImage) {
   SaveDurably(*trainer, 1);
   const ShardKey key = Shard(1, 1).key();
   const auto image = MakeImage(Shard(1, 1), kTensorBytes);
-  GrpcShardFetcher fetcher({});
-  const std::string address = "unix:" + cluster_.NodeDir(0) + "/d.sock";
+  const auto data = cluster_.Data(0);
   for (Tier tier : {Tier::kMemory, Tier::kDisk}) {
     SCOPED_TRACE(ToString(tier));
-    auto seal = fetcher.ReadRange(address, key, tier, 0, {});
-    ASSERT_TRUE(seal) << seal.error().ToString();
-    EXPECT_EQ(seal->image_bytes, image.size());
+    ShardSeal seal;
+    auto none = ReadShardFrom(*data, key, tier, &seal, ShardPart{0, 0});
+    ASSERT_TRUE(none) << none.error().ToString();
+    EXPECT_EQ(seal.image_bytes, image.size());
     // The second chunk, and the range from it to the end.
     for (uint64_t bytes : {kChunkBytes, image.size() - kChunkBytes}) {
-      std::vector<std::byte> part(bytes);
-      auto read = fetcher.ReadRange(address, key, tier, kChunkBytes, part);
-      ASSERT_TRUE(read) << read.error().ToString();
-      EXPECT_TRUE(std::equal(part.begin(), part.end(), image.begin() + kChunkBytes));
+      auto part = ReadShardFrom(*data, key, tier, &seal, ShardPart{kChunkBytes, bytes});
+      ASSERT_TRUE(part) << part.error().ToString();
+      ASSERT_EQ(part->size(), bytes);
+      EXPECT_TRUE(std::equal(part->begin(), part->end(), image.begin() + kChunkBytes));
     }
-    std::vector<std::byte> part(kChunkBytes);
     const auto refused = [&](uint64_t offset) {
-      auto read = fetcher.ReadRange(address, key, tier, offset, part);
+      auto read = ReadShardFrom(*data, key, tier, &seal, ShardPart{offset, kChunkBytes});
       return read ? ErrorCode::kOk : read.error().code();
     };
     EXPECT_EQ(refused(1), ErrorCode::kInvalidArgument);
     EXPECT_EQ(refused(image.size() / kChunkBytes * kChunkBytes), ErrorCode::kInvalidArgument);
     EXPECT_EQ(refused(1ULL << 62), ErrorCode::kInvalidArgument);
     EXPECT_EQ(refused(0 - kChunkBytes), ErrorCode::kInvalidArgument);
-    EXPECT_EQ(fetcher.ReadRange(address, Shard(1, 9).key(), tier, 0, {}).error().code(),
+    EXPECT_EQ(ReadShardFrom(*data, Shard(1, 9).key(), tier, &seal).error().code(),
               ErrorCode::kNotFound);
   }
 }
@@ -289,7 +294,37 @@ TEST_F(AgentTest, RestoresFromAnotherNodesMemory) {
   auto next = Connect({.run_id = "run-2"}, 1);
   ASSERT_TRUE(next) << next.error().ToString();
   ExpectRestored(*next, Shard(1, 1).version, Tier::kMemory);
+  EXPECT_GE(PeerBytes(0), MakeImage(Shard(1, 1), kTensorBytes).size()) << "read as by any peer";
   SaveDurably(*next, 2);
+}
+
+TEST_F(AgentTest, RestoresFromANodeWithoutParityAtThePaceOfItsPeers) {
+  ASSERT_OK(cluster_.StartCoordinator());
+  for (int node = 0; node < 2; ++node) {
+    ASSERT_OK(
+        cluster_.StartAgent(node, "", {"peers.enabled=false", "peers.rate_bytes_per_s=1000000"}));
+  }
+  {
+    auto trainer = Connect();
+    ASSERT_TRUE(trainer) << trainer.error().ToString();
+    SaveDurably(*trainer, 1);
+  }
+  const auto begin = Clock::Real().Now();
+  for (const char* run : {"run-2", "run-3", "run-4", "run-5"}) {
+    auto next = Connect({.run_id = run}, 1);
+    ASSERT_TRUE(next) << next.error().ToString();
+    ExpectRestored(*next, Shard(1, 1).version, Tier::kMemory);
+    next->HangUp();
+    cluster_.agent(1).Kill();
+    cluster_.KillKeeper(1);
+    ASSERT_OK(
+        cluster_.StartAgent(1, "", {"peers.enabled=false", "peers.rate_bytes_per_s=1000000"}));
+  }
+  const uint64_t sent = PeerBytes(0);
+  EXPECT_GE(sent, 4 * MakeImage(Shard(1, 1), kTensorBytes).size());
+  constexpr uint64_t kUnpaced = 5 << 20;  // the burst and a unit
+  ASSERT_GT(sent, kUnpaced + 1'000'000) << "restore more often";
+  EXPECT_GE(Clock::Real().Now() - begin, std::chrono::microseconds(sent - kUnpaced));
 }
 
 TEST_F(AgentTest, AReaderDetectsDamageAtTheSender) {
@@ -300,14 +335,11 @@ TEST_F(AgentTest, AReaderDetectsDamageAtTheSender) {
   ASSERT_TRUE(slot);
   ASSERT_TRUE(trainer->AwaitNotice(NoticeKind::kCommitted, 1, Tier::kDisk));
   trainer->slot(*slot)[1'500'000] ^= std::byte{2};
-  GrpcShardFetcher fetcher({});
-  auto stream =
-      fetcher.Open("unix:" + cluster_.NodeDir(0) + "/d.sock", Shard(1, 1).key(), Tier::kMemory);
-  ASSERT_TRUE(stream) << stream.error().ToString();
-  std::vector<std::byte> into((*stream)->seal().image_bytes);
-  const Status status = (*stream)->ReadInto(into, nullptr);
-  EXPECT_EQ(status.code(), ErrorCode::kDataLoss) << status.ToString();
-  EXPECT_THAT(status.message(), HasSubstr("chunk 1"));
+  ShardSeal seal;
+  const auto read = ReadShardFrom(*cluster_.Data(0), Shard(1, 1).key(), Tier::kMemory, &seal);
+  ASSERT_FALSE(read);
+  EXPECT_EQ(read.error().code(), ErrorCode::kDataLoss) << read.error().ToString();
+  EXPECT_THAT(read.error().message(), HasSubstr("chunk 1"));
 }
 
 TEST_F(AgentTest, TheCoordinatorMayStartLater) {

@@ -15,7 +15,7 @@
 #include "base/process.h"
 #include "coordinator/api/channel.h"
 #include "coordinator/api/convert.h"
-#include "storage/format/checksum.h"
+#include "storage/format/chunk.h"
 #include "tests/agent/pipeline/harness.h"
 
 extern char** environ;
@@ -161,7 +161,7 @@ Status TestCluster::StartAgent(int node, const std::string& crash,
 }
 
 void TestCluster::KillKeeper(int node) {
-  auto keeper = KeeperClient::Connect(NodeDir(node) + "/run");
+  auto keeper = KeeperClient::Connect(NodeDir(node) + "/run", Clock::Real());
   if (!keeper) return;
   auto usage = keeper->Usage();
   if (!usage || usage->pid <= 1) return;
@@ -184,13 +184,19 @@ std::unique_ptr<coordinator::Coordinator::Stub> TestCluster::Control() const {
 }
 
 Result<std::vector<std::byte>> ReadShardFrom(Agent::Stub& stub, const ShardKey& key, Tier tier,
-                                             ShardSeal* seal) {
+                                             ShardSeal* seal, std::optional<ShardPart> part) {
   ReadShardRequest request;
   request.set_job(key.job);
   request.set_incarnation(key.version.incarnation.value);
   request.set_step(key.version.step.value);
   request.set_rank(key.rank.value);
   request.set_tier(static_cast<uint32_t>(tier));
+  const uint64_t begin = part ? part->offset : 0;
+  if (part) {
+    request.set_part(true);
+    request.set_offset(part->offset);
+    request.set_bytes(part->bytes);
+  }
   grpc::ClientContext context;
   auto reader = stub.ReadShard(&context, request);
   ShardPiece piece;
@@ -203,10 +209,9 @@ Result<std::vector<std::byte>> ReadShardFrom(Agent::Stub& stub, const ShardKey& 
     }
     if (piece.data().empty()) continue;
     const auto bytes = std::as_bytes(std::span(piece.data()));
-    if (piece.offset() != image.size()) return Fail(DataLossError("chunks out of order"));
-    if (Crc32c(bytes) != seal->chunk_crcs.at(image.size() / kChunkBytes)) {
-      return Fail(DataLossError("a chunk does not match its checksum"));
-    }
+    if (piece.offset() != begin + image.size()) return Fail(DataLossError("chunks out of order"));
+    const uint64_t index = piece.offset() / kChunkBytes;
+    if (!IsChunk(*seal, index, bytes)) return Fail(BadChunkError(*seal, index));
     image.insert(image.end(), bytes.begin(), bytes.end());
   }
   const grpc::Status finished = reader->Finish();

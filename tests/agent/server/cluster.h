@@ -4,6 +4,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -67,9 +68,14 @@ class TestCluster {
   std::map<int, Program> agents_;
 };
 
-/// Reads a shard from the data service and checks each chunk.
+struct ShardPart {
+  uint64_t offset = 0;
+  uint64_t bytes = 0;
+};
+/// Reads a shard, or a part of one, from the data service and checks each chunk.
 Result<std::vector<std::byte>> ReadShardFrom(Agent::Stub& stub, const ShardKey& key, Tier tier,
-                                             ShardSeal* seal);
+                                             ShardSeal* seal,
+                                             std::optional<ShardPart> part = std::nullopt);
 
 std::string ReadText(const std::string& path);
 

@@ -119,7 +119,8 @@ class LinkTest : public ::testing::Test {
     options.node = "n0";
     options.agent_start = 1;
     options.disk_free_percent = [] { return 50U; };
-    link_ = std::make_unique<GrpcCoordinatorLink>(options, *coord::MakeChannel(endpoint_, {}));
+    link_ = std::make_unique<GrpcCoordinatorLink>(
+        options, *coord::LeaderChannel::Make(endpoint_.ToString(), {}));
     link_->Start(recorded_, "unix:" + dir_ + "/d.sock");
   }
 

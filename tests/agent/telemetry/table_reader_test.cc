@@ -171,6 +171,32 @@ TEST_F(TableReaderTest, TheTransferThatWaitsLongestIsTheEdge) {
   recorder_.End(handle);
 }
 
+TEST_F(TableReaderTest, TheLeastAdvancedTransferOfAnOperationIsItsEdge) {
+  const uint64_t first = recorder_.Begin(AllReduce(1), {});
+  const uint64_t second = recorder_.Begin(AllReduce(2), {});
+  recorder_.Edge(first, 0, Direction::kReceive, EdgeState::kReceiveWait, 6);
+  recorder_.Edge(second, 3, Direction::kSend, EdgeState::kSendWait, 2);
+  recorder_.Edge(second, 0, Direction::kReceive, EdgeState::kReceiveWait, 5);
+  RankTelemetry seen = Read();
+  ASSERT_THAT(seen.in_flight, SizeIs(2));
+  EXPECT_FALSE(seen.in_flight[0].edge.has_value()) << "the second operation uses its connection";
+  EXPECT_EQ(seen.in_flight[1].edge->peer, 3U);
+  EXPECT_EQ(seen.in_flight[1].edge->completed, 2U);
+  recorder_.Edge(second, 3, Direction::kSend, EdgeState::kSendWait, 7);
+  EXPECT_EQ(Read().in_flight.at(1).edge->peer, 0U);
+  recorder_.Edge(second, 0, Direction::kReceive, EdgeState::kIdle, 0);
+  EXPECT_EQ(Read().in_flight.at(1).edge->completed, 7U);
+  recorder_.End(second);
+  const uint64_t third = recorder_.Begin(AllReduce(3), {});
+  EXPECT_FALSE(Read().in_flight.at(1).edge.has_value()) << "of an operation that ended";
+  recorder_.Edge(second, 3, Direction::kSend, EdgeState::kSendWait, 8);
+  EXPECT_FALSE(Read().in_flight.at(1).edge.has_value());
+  recorder_.Edge(kGroup, 3, Direction::kSend, EdgeState::kSendWait);
+  EXPECT_EQ(Read().in_flight.at(1).edge->completed, std::nullopt) << "not counted";
+  recorder_.End(first);
+  recorder_.End(third);
+}
+
 TEST_F(TableReaderTest, StepsAndTheirTimes) {
   EXPECT_FALSE(Read().progress.known);
   recorder_.Step(5, false);
@@ -339,7 +365,7 @@ TEST_F(TableReaderTest, AWriterOfAnotherReleaseIsNamed) {
   auto read = reader_.Read(1);
   ASSERT_FALSE(read.has_value());
   EXPECT_EQ(read.error().code(), ErrorCode::kUnsupported);
-  EXPECT_THAT(read.error().message(), HasSubstr("version 9, this agent reads version 1"));
+  EXPECT_THAT(read.error().message(), HasSubstr("version 9, this agent reads version 2"));
   table().layout = 12'345;
   read = reader_.Read(1);
   ASSERT_FALSE(read.has_value());

@@ -101,7 +101,7 @@ bool ScriptedAgent::SendMessage(const Message& message, std::span<const int> fds
 }
 
 void ScriptedAgent::Serve() {
-  auto listener = agent::ListenUnix(path_, 0600);
+  auto listener = agent::ListenUnix(path_, 0600, Clock::Real());
   ASSERT_TRUE(listener) << listener.error().ToString();
   while (!stop_) {
     int fd = -1;
@@ -119,7 +119,7 @@ void ScriptedAgent::Serve() {
       ::usleep(1000);
       continue;
     }
-    auto packet = agent::ReceivePacket(fd, agent::kMessageBytesMax, 1);
+    auto packet = agent::AwaitPacket(fd, agent::kMessageBytesMax, 1, Clock::Real());
     std::lock_guard lock(mutex_);
     while (!script_.silent && !unanswered_.empty()) {
       auto bytes = std::move(unanswered_.front());

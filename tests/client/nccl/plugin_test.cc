@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-constexpr int kDefaultMask = kCollective | kKernelChannel;
+constexpr int kDefaultMask = kCollective | kKernelChannel | kProxyOperation | kProxyStep;
 
 std::string& Logged() {
   static std::string logged;
@@ -306,12 +306,11 @@ TEST_F(PluginTest, SendsAndReceivesNameThePeer) {
   plugin_->Close(context);
 }
 
-TEST_F(PluginTest, ProxyStepsAreRecordedWhenTheAgentRequestsThem) {
+TEST_F(PluginTest, TransfersAreSummedWhenTheAgentRequestsThem) {
   void* context = plugin_->Open(1);
   agent::RequestSampling(Table(), 2);
   plugin_->Run(context, 0);
   void* operation = plugin_->Collective(context, 1, 1);
-  EXPECT_EQ(plugin_->mask, kDefaultMask | kProxyOperation | kProxyStep);
   void* proxy = plugin_->ProxyOperation(context, operation, 2, true);
   void* step = plugin_->ProxyStep(context, proxy, 0);
   plugin_->State(step, kSendGpuWait);
@@ -345,8 +344,86 @@ TEST_F(PluginTest, ProxyStepsAreRecordedWhenTheAgentRequestsThem) {
     EXPECT_EQ(sums.bytes, sent ? 4096U : 8192U);
     EXPECT_GE(sent ? sums.transfer_ns : sums.peer_wait_ns, 1'000'000U);
   }
-  plugin_->Run(context, 2);
-  EXPECT_EQ(plugin_->mask, kDefaultMask) << "only for as many operations as were requested";
+  operation = plugin_->Collective(context, 2, 1);
+  proxy = plugin_->ProxyOperation(context, operation, 2, true);
+  step = plugin_->ProxyStep(context, proxy, 0);
+  plugin_->State(step, kSendWait, 4096);
+  plugin_->Stop(step);
+  for (void* event : {proxy, operation}) plugin_->Stop(event);
+  plugin_->StopKernel(plugin_->Kernel(context, operation, 0, 1), 2);
+  EXPECT_THAT(Read().peers, IsEmpty()) << "only for as many operations as were requested";
+  plugin_->Close(context);
+}
+
+/// An operation that has started, with the proxies of two channels to rank 2 and one from rank 0.
+TEST_F(PluginTest, TheLeastAdvancedConnectionIsKnownWithoutARequest) {
+  void* context = plugin_->Open(1);
+  EXPECT_EQ(plugin_->mask, kDefaultMask);
+  void* operation = plugin_->Collective(context, 0, 1);
+  void* kernel = plugin_->Kernel(context, operation, 0, 1);
+  void* slow = plugin_->ProxyOperation(context, operation, 2, true);
+  void* fast = plugin_->ProxyOperation(context, operation, 2, true);
+  void* receives = plugin_->ProxyOperation(context, operation, 0, false);
+  const auto step = [&](void* proxy, EventState state, bool ends) {
+    void* transfer = plugin_->ProxyStep(context, proxy, 0);
+    plugin_->State(transfer, state, 4096);
+    if (ends) plugin_->Stop(transfer);
+  };
+  for (int i = 0; i < 3; ++i) step(receives, kRecvWait, true);
+  step(slow, kSendWait, true);
+  step(slow, kSendWait, false);  // hangs
+  for (const EventState state : {kSendGpuWait, kSendPeerWait}) step(slow, state, false);
+  for (int i = 0; i < 3; ++i) step(fast, kSendWait, true);
+  step(fast, kSendGpuWait, false);
+  plugin_->Stop(fast);
+  const auto edge = Read().in_flight.at(0).edge;
+  ASSERT_TRUE(edge.has_value());
+  EXPECT_EQ(edge->peer, 2U);
+  EXPECT_EQ(edge->direction, Direction::kSend);
+  EXPECT_EQ(edge->state, EdgeState::kSendWait) << "of the oldest transfer of the slow channel";
+  EXPECT_EQ(edge->completed, 1U);
+  for (void* event : {slow, receives, operation}) plugin_->Stop(event);
+  plugin_->StopKernel(kernel, 2);
+  EXPECT_THAT(Read().ended, SizeIs(0)) << "transfers have not ended";
+  plugin_->Close(context);
+}
+
+/// The proxy thread of NCCL calls the plugin several times per transfer of some 512 KiB.
+TEST_F(PluginTest, AProxyStepTakesMicroseconds) {
+  constexpr int kSteps = 20'000;
+  void* context = plugin_->Open(1);
+  void* operation = plugin_->Collective(context, 0, 1);
+  std::vector<void*> channels;
+  for (int i = 0; i < 16; ++i) {
+    channels.push_back(plugin_->ProxyOperation(context, operation, 2, i % 2 == 0));
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < kSteps; ++i) {
+    void* step = plugin_->ProxyStep(context, channels[static_cast<size_t>(i) % 16], i / 16);
+    for (const EventState state : {kSendGpuWait, kSendPeerWait, kSendWait}) {
+      plugin_->State(step, state, 1 << 19);
+    }
+    plugin_->Stop(step);
+  }
+  const std::chrono::duration<double, std::nano> time = std::chrono::steady_clock::now() - begin;
+  RecordProperty("ns_per_step", static_cast<int>(time.count() / kSteps));
+  EXPECT_LT(time.count() / kSteps, 20'000);
+  plugin_->Close(context);
+}
+
+TEST_F(PluginTest, ACompleteConnectionIsNotAnEdge) {
+  void* context = plugin_->Open(1);
+  void* operation = plugin_->Collective(context, 0, 1);
+  void* kernel = plugin_->Kernel(context, operation, 0, 1);
+  void* sends = plugin_->ProxyOperation(context, operation, 2, true);
+  void* transfer = plugin_->ProxyStep(context, sends, 0);
+  plugin_->State(transfer, kSendWait, 4096);
+  EXPECT_EQ(Read().in_flight.at(0).edge->completed, 0U);
+  plugin_->Stop(transfer);
+  plugin_->Stop(sends);
+  EXPECT_FALSE(Read().in_flight.at(0).edge.has_value());
+  plugin_->Stop(operation);
+  plugin_->StopKernel(kernel, 2);
   plugin_->Close(context);
 }
 
@@ -555,6 +632,7 @@ void Drive(Plugin& plugin, uint64_t id, int turns, std::atomic<uint64_t>& done) 
 TEST_F(PluginTest, ThreadsOfManyCommunicators) {
   constexpr int kCommunicators = 4;
   constexpr int kTurns = 1500;
+  agent::RequestSampling(Table(), kCommunicators * kTurns);
   std::vector<std::atomic<uint64_t>> done(kCommunicators);
   std::atomic<int> running{kCommunicators};
   std::vector<std::thread> threads;
@@ -573,7 +651,7 @@ TEST_F(PluginTest, ThreadsOfManyCommunicators) {
     EXPECT_EQ(seen.gaps.nonsense, 0U);
     EXPECT_EQ(seen.gaps.dropped, 0U);
     for (const CollectiveRecord& record : seen.ended) {
-      EXPECT_EQ(record.flags, 0);
+      EXPECT_EQ(record.flags & ~kSampled, 0);
       EXPECT_EQ(record.device_ns, 4U);
     }
     ended += seen.ended.size() + seen.gaps.lost;

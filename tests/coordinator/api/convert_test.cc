@@ -293,21 +293,21 @@ TEST(ConvertTest, DirectivesSurviveARoundTrip) {
                              .tier = Tier::kDisk,
                              .into = Tier::kMemory,
                              .source_node = "n1",
-                             .source_address = "unix:/a",
+                             .source_peer_address = "unix:/a",
                              .digest = 99};
   pb::PrepareShard wire;
   ToProto(prepare, &wire);
   EXPECT_EQ(FromProto(wire).value(), prepare);
 
-  const JobState state{.job = "gpt",
-                       .incarnation = Incarnation{5},
-                       .memory_committed = VersionId{Incarnation{4}, Step{9}},
-                       .peer_committed = VersionId{Incarnation{4}, Step{6}},
-                       .disk_committed = VersionId{Incarnation{4}, Step{8}},
-                       .aborted = {{Incarnation{4}, Step{10}}},
-                       .disk_target_step = Step{11},
-                       .peer_target_step = Step{12},
-                       .restore = VersionId{Incarnation{3}, Step{7}}};
+  JobState state{.job = "gpt",
+                 .incarnation = Incarnation{5},
+                 .aborted = {{Incarnation{4}, Step{10}}},
+                 .restore = VersionId{Incarnation{3}, Step{7}}};
+  for (const TierTraits& traits : kTierTable) {
+    const uint64_t number = static_cast<uint64_t>(traits.tier);
+    state.committed[traits.tier] = VersionId{Incarnation{4}, Step{5 + number}};
+    if (traits.pace == TierPace::kTarget) state.target_step[traits.tier] = Step{10 + number};
+  }
   pb::JobState job;
   ToProto(state, &job);
   EXPECT_EQ(FromProto(job).value(), state);

@@ -89,7 +89,16 @@ TEST(TelemetryConvertTest, AnOperationInFlightKeepsItsEdge) {
       EXPECT_EQ(read.edge->peer, 0U);
       EXPECT_EQ(read.edge->direction, direction);
       EXPECT_EQ(read.edge->state, state);
+      EXPECT_EQ(read.edge->completed, std::nullopt);
     }
+  }
+}
+
+TEST(TelemetryConvertTest, AnUnknownCountOfTransfersStaysUnknown) {
+  InFlight flight{.record = Ended(), .started = true, .edge = EdgeWait{}};
+  for (const std::optional<uint64_t> completed : {std::optional<uint64_t>(0), {7}, {}}) {
+    flight.edge->completed = completed;
+    EXPECT_EQ(SendAndReceive<pb::InFlight>(flight).edge->completed, completed);
   }
 }
 

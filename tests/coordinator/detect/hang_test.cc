@@ -396,13 +396,17 @@ TEST(HangTest, ACompleteOperationIsACommunicationHang) {
 /// The time in seconds after which every node has reported its probe results.
 constexpr uint32_t kAllProbesReportedS = 61;
 
+/// The counts of transfers if rank 7 does not send to rank 0.
+const std::vector<uint64_t> kCounts = {3, 4, 5, 6, 7, 8, 9, 10};
+
 /// A ring over four nodes of two ranks. Each rank waits for the previous one, whichever node is cut
-/// off.
-FakeJob StuckRing(uint32_t for_s = 12) {
+/// off. The ranks have completed `completed` transfers; none: they do not count them.
+FakeJob StuckRing(uint32_t for_s = 12, const std::vector<uint64_t>& completed = {}) {
   FakeJob job(8);
   job.AddComm(kAll, CommunicatorRole::kData, {0, 1, 2, 3, 4, 5, 6, 7});
   for (uint32_t rank = 0; rank < 8; ++rank) {
-    const PeerEdge edge{Rank{(rank + 7) % 8}, Direction::kReceive, EdgeState::kReceiveWait, 0};
+    PeerEdge edge{Rank{(rank + 7) % 8}, Direction::kReceive, EdgeState::kReceiveWait};
+    if (!completed.empty()) edge.completed = completed[rank];
     job.AddFlight(rank, kAll, kReduce, 5, for_s, 1024, edge);
   }
   return job;
@@ -448,24 +452,78 @@ TEST(HangTest, ACutLinkIsNotReportedBeforeAllProbeResults) {
   EXPECT_TRUE(job.detector.suspicions().empty());
 }
 
+/// Only the second report of a node shows that its ranks are not moving.
+std::vector<Verdict> EvaluateTwice(FakeJob& job) {
+  job.Evaluate();
+  job.Advance(std::chrono::milliseconds(100));
+  return job.Evaluate();
+}
+
+TEST(HangTest, ARingOfWaitsNamesTheLeastAdvancedConnection) {
+  FakeJob job = StuckRing(kAllProbesReportedS, {16, 17, 18, 11, 12, 13, 14, 15});
+  const auto verdicts = EvaluateTwice(job);
+  ASSERT_EQ(verdicts.size(), 1U);
+  EXPECT_EQ(verdicts[0].edge, (Edge{Rank{2}, Rank{3}}));
+  EXPECT_THAT(verdicts[0].evidence.back(), HasSubstr("the other 7 reported connections"));
+}
+
+TEST(HangTest, ARingOfWaitsWithoutAnEndNamesNoRank) {
+  using Counts = std::vector<uint64_t>;
+  // Not counted; none is behind; two are.
+  for (const Counts& counts :
+       {Counts{}, Counts{9, 9, 9, 9, 9, 9, 9, 9}, Counts{4, 9, 9, 9, 4, 9, 9, 9}}) {
+    FakeJob job = StuckRing(kAllProbesReportedS, counts);
+    const auto verdicts = EvaluateTwice(job);
+    ASSERT_EQ(verdicts.size(), 1U);
+    EXPECT_EQ(verdicts[0].fault, FaultClass::kCommHang);
+    EXPECT_FALSE(verdicts[0].edge.has_value());
+    EXPECT_TRUE(verdicts[0].ranks.empty());
+    EXPECT_EQ(verdicts[0].action, Action::kRestartInPlace);
+    for (const std::string& line : verdicts[0].evidence) {
+      EXPECT_THAT(line, ::testing::Not(HasSubstr("transfer 0")));
+    }
+  }
+}
+
+TEST(HangTest, AGpuThatMayWaitForAnotherGpuOfItsNodeIsNotNamed) {
+  for (const bool alone : {false, true}) {
+    FakeJob job(8);
+    const std::vector<uint32_t> members =
+        alone ? std::vector<uint32_t>{0, 2, 4, 6} : std::vector<uint32_t>{0, 1, 2, 3};
+    job.AddComm(kAll, CommunicatorRole::kData, members);
+    for (const uint32_t rank : members) {
+      std::optional<PeerEdge> edge;
+      if (rank == members[1]) {
+        edge = PeerEdge{Rank{members[2]}, Direction::kSend, EdgeState::kSendGpuWait, 3};
+      }
+      job.AddFlight(rank, kAll, kReduce, 5, kAllProbesReportedS, 1024, edge);
+    }
+    const auto verdicts = EvaluateTwice(job);
+    ASSERT_EQ(verdicts.size(), 1U);
+    EXPECT_EQ(verdicts[0].ranks.size(), alone ? 1U : 0U);
+    EXPECT_THAT(verdicts[0].nodes, ElementsAre(alone ? "n1" : "n0"));
+    EXPECT_EQ(verdicts[0].action, Action::kRestartWithoutRoot);
+  }
+}
+
 TEST(HangTest, ConnectionsAreFollowedIfProbesAreInconclusive) {
   using Cuts = std::set<std::pair<uint32_t, uint32_t>>;
   // All links work; no link works; two halves.
   for (const Cuts& cut : {Cuts{}, Cuts{{0, 1}, {0, 2}, {0, 3}, {1, 2}, {1, 3}, {2, 3}},
                           Cuts{{0, 2}, {0, 3}, {1, 2}, {1, 3}}}) {
-    FakeJob job = StuckRing(kAllProbesReportedS);
+    FakeJob job = StuckRing(kAllProbesReportedS, kCounts);
     job.ProbeOthers(cut);
     job.Evaluate();
     job.Advance(std::chrono::milliseconds(100));
     const auto verdicts = job.Evaluate();
     ASSERT_EQ(verdicts.size(), 1U);
-    EXPECT_TRUE(verdicts[0].edge.has_value());
+    EXPECT_EQ(verdicts[0].edge, (Edge{Rank{7}, Rank{0}}));
     EXPECT_EQ(verdicts[0].confidence, 0.8);
   }
 }
 
 TEST(HangTest, OneFailedProbeDoesNotCutANodeOff) {
-  FakeJob job = StuckRing(kAllProbesReportedS);
+  FakeJob job = StuckRing(kAllProbesReportedS, kCounts);
   job.Evaluate();
   job.Advance(std::chrono::milliseconds(100));
   const std::vector<Reach> reports[] = {
@@ -481,7 +539,7 @@ TEST(HangTest, OneFailedProbeDoesNotCutANodeOff) {
 }
 
 TEST(HangTest, ReportsOfOneAgentDoNotCutANodeOff) {
-  FakeJob job = StuckRing(kAllProbesReportedS);
+  FakeJob job = StuckRing(kAllProbesReportedS, kCounts);
   job.ProbeOthers({}, 2);
   job.Evaluate();
   job.Advance(std::chrono::milliseconds(100));

@@ -60,6 +60,26 @@ INSTANTIATE_TEST_SUITE_P(Faults, ProgramFaultTest,
                            return name;
                          });
 
+TEST(ProgramMatrixTest, ASlowCardOfAJobWithRareOperationsIsFound) {
+  uint32_t found = 0;
+  for (uint64_t seed = 0; seed < 4; ++seed) {
+    found += RunOf(Family::kLocalSgd, "link-2.5x", seed).exact ? 1U : 0U;
+  }
+  EXPECT_GE(found, 2U);
+}
+
+TEST(ProgramMatrixTest, ASlowStageDoesNotMakeAnotherReplicaLookSlow) {
+  uint32_t exact = 0;
+  for (const std::string_view fault : {"gpu-and-sigstop", "gpu-intermittent"}) {
+    for (uint64_t seed = 0; seed < 4; ++seed) {
+      const Outcome outcome = RunOf(Family::kInterleaved, fault, seed);
+      exact += outcome.exact ? 1 : 0;
+      EXPECT_EQ(outcome.wrong.size(), 0U) << fault << seed;
+    }
+  }
+  EXPECT_GE(exact, 7U);
+}
+
 class ProgramHealthTest : public testing::TestWithParam<std::string_view> {};
 
 TEST_P(ProgramHealthTest, NoHealthyJobIsRestarted) {

@@ -139,6 +139,19 @@ TEST(LatenessTest, TheLateMemberIsLateByItsOwnTime) {
   EXPECT_TRUE(meeting.suspicious());
 }
 
+TEST(LatenessTest, AMemberOfAPairIsNotLateIfOnlyTheOtherComputesLess) {
+  // Member 0 waits for another communicator from now on, so it has less time of its own.
+  for (const bool slower : {false, true}) {
+    Meeting meeting(2);
+    for (uint64_t i = 0; i < 24; ++i) meeting.Iterate({900 + i % 3, 901 + i % 2});
+    for (int i = 0; i < 24; ++i) {
+      meeting.Iterate(slower ? std::vector<uint64_t>{900, 1000} : std::vector<uint64_t>{800, 900});
+    }
+    EXPECT_EQ(meeting.track(1).late_count(20), slower ? 20U : 0U);
+    EXPECT_EQ(meeting.track(1).slower_count(20), slower ? 20U : 0U);
+  }
+}
+
 TEST(LatenessTest, NoMemberIsLateIfAllAreSimilar) {
   Meeting meeting(4);
   for (uint64_t i = 0; i < 24; ++i) meeting.Iterate({900, 901 + i % 3, 899, 900 + i % 5});

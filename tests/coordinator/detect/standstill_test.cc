@@ -90,6 +90,42 @@ TEST(StandstillTest, IfNoRankMakesAStepAndNoneIsBehindNoRankIsNamed) {
   EXPECT_EQ(verdicts[0].action, Action::kAlert);
 }
 
+TEST(StandstillTest, IfNoRankMakesAStepTheRankThatWaitsForIoIsNamed) {
+  Stepping job;
+  EXPECT_THAT(job.For(60), IsEmpty());
+  job.fake.state(2).process_state = 'D';
+  auto verdicts = job.For(70, kAllRanks);
+  ASSERT_EQ(verdicts.size(), 1U);
+  EXPECT_THAT(verdicts[0].ranks, ElementsAre(Rank{2}));
+  EXPECT_EQ(verdicts[0].action, Action::kAlert);
+  // If half of the ranks do so, they may all wait for one storage system.
+  for (const uint32_t rank : {3U, 4U}) job.fake.state(rank).process_state = 'D';
+  verdicts = job.For(2, kAllRanks);
+  ASSERT_EQ(verdicts.size(), 1U);
+  EXPECT_THAT(verdicts[0].ranks, IsEmpty());
+}
+
+TEST(StandstillTest, IfNoRankMakesAStepTheRankInAMarkedPhaseIsNamed) {
+  Stepping job;
+  EXPECT_THAT(job.For(60), IsEmpty());
+  job.fake.state(4).phases = static_cast<uint8_t>(Phase::kCheckpoint);
+  EXPECT_THAT(job.For(590, kAllRanks), IsEmpty());
+  const auto verdicts = job.For(30, kAllRanks);
+  ASSERT_EQ(verdicts.size(), 1U);
+  EXPECT_THAT(verdicts[0].ranks, ElementsAre(Rank{4}));
+}
+
+TEST(StandstillTest, AMarkedStartThatOutlastsThoseOfTheOthersIsAnAlert) {
+  Stepping job;
+  job.fake.state(3).phases = static_cast<uint8_t>(Phase::kInit);
+  job.fake.state(3).step = 0;
+  EXPECT_THAT(job.For(55, {3}), IsEmpty());
+  const auto verdicts = job.For(20, {3});
+  ASSERT_EQ(verdicts.size(), 1U);
+  EXPECT_THAT(verdicts[0].ranks, ElementsAre(Rank{3}));
+  EXPECT_EQ(verdicts[0].action, Action::kAlert);
+}
+
 TEST(StandstillTest, ASingleRankIsNoSuspicionAndAnAlertAfterAMinute) {
   Stepping job(1);
   job.For(60);

@@ -158,7 +158,7 @@ TEST_F(ProcessTest, AfterAKillAroundTheCommitTheVersionExistsOnce) {
     EXPECT_EQ(MemoryCommitted(a, "gpt"), V(1, recorded ? 2 : 1));
     AttachAndEpoch(a);
     EXPECT_EQ(MemoryCommitted(a, "gpt"), V(1, 2));
-    EXPECT_TRUE(Eventually([&] { return a.StateOf("gpt").memory_committed == V(1, 2); }));
+    EXPECT_TRUE(Eventually([&] { return a.StateOf("gpt").committed[Tier::kMemory] == V(1, 2); }));
   }
 }
 

@@ -250,8 +250,8 @@ TEST_F(ServerTest, CommitsOnceEveryRankHasAReplica) {
   EXPECT_EQ(FromProto(status.jobs(0).memory_committed()), V(1, 5));
   EXPECT_EQ(FromProto(status.jobs(0).restorable()), V(1, 5));
   EXPECT_EQ(status.cluster(), "test");
-  ASSERT_TRUE(Eventually([&] { return a.StateOf("gpt").memory_committed == V(1, 5); }));
-  ASSERT_TRUE(Eventually([&] { return b.StateOf("gpt").memory_committed == V(1, 5); }));
+  ASSERT_TRUE(Eventually([&] { return a.StateOf("gpt").committed[Tier::kMemory] == V(1, 5); }));
+  ASSERT_TRUE(Eventually([&] { return b.StateOf("gpt").committed[Tier::kMemory] == V(1, 5); }));
   pb::PlanRestoreReply plan = a.PlanRestore("gpt");
   ASSERT_EQ(plan.sources_size(), 2);
   EXPECT_EQ(plan.sources(1).node(), "b");
@@ -579,10 +579,10 @@ TEST_F(ServerTest, AWriteWithUnknownOutcomeIsResolvedByLoadingTheStore) {
     EXPECT_EQ(status.code(), ErrorCode::kUnavailable) << status.ToString();
     ASSERT_TRUE(Eventually([&] { return a.End().has_value(); }));
     // No directive depends on a write whose outcome is unknown.
-    EXPECT_EQ(a.StateOf("gpt").memory_committed, std::nullopt);
+    EXPECT_EQ(a.StateOf("gpt").committed[Tier::kMemory], std::nullopt);
     ASSERT_TRUE(Eventually([&] { return epoch() > before; }));
     Attach(a);
-    ASSERT_TRUE(Eventually([&] { return a.StateOf("gpt").memory_committed == V(1, 1); }));
+    ASSERT_TRUE(Eventually([&] { return a.StateOf("gpt").committed[Tier::kMemory] == V(1, 1); }));
     EXPECT_EQ(a.ListVersions("gpt").versions_size(), 1);
     a.Detach();
     server_.reset();

@@ -71,7 +71,8 @@ class Harness {
     event.agent_id = agent_id;
     event.data_address = "unix:/" + node;
     event.replicas = std::move(replicas);
-    if (peers) event.peer_address = "unix:/" + node + ".peer";
+    event.peer_address = "unix:/" + node + ".peer";
+    event.no_parity = !peers;
     event.ranks = ranks[node];
     event.disk_every = disk_every;
     event.labels = labels[node];

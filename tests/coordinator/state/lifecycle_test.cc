@@ -77,7 +77,7 @@ TEST(Lifecycle, TheLastVersionIsFlushedToDiskAlthoughTheTargetIsBeyondIt) {
   Save(h, V(1, 2));
   Save(h, V(1, 3));
   Save(h, V(1, 1), Tier::kDisk);
-  EXPECT_EQ(h.Job().disk_committed, V(1, 1));
+  EXPECT_EQ(h.Job().committed[Tier::kDisk], V(1, 1));
   h.Pass(kFlush);
   h.Pass(kFlush);
   const auto orders = h.Sent<PrepareShard>();
@@ -89,7 +89,7 @@ TEST(Lifecycle, TheLastVersionIsFlushedToDiskAlthoughTheTargetIsBeyondIt) {
     EXPECT_EQ(order.source_node, "n" + std::to_string(order.identity.rank.value));
   }
   Save(h, V(1, 3), Tier::kDisk);
-  EXPECT_EQ(h.Job().disk_committed, V(1, 3));
+  EXPECT_EQ(h.Job().committed[Tier::kDisk], V(1, 3));
   h.Pass(kFlush);
   EXPECT_THAT(h.Sent<PrepareShard>(), IsEmpty());
 }
@@ -117,7 +117,7 @@ TEST(Lifecycle, AVersionIsFlushedIfATrainerWaitsForTheDisk) {
   report.wanted = {{"gpt", V(1, 7), Tier::kDisk}};
   h.Apply(report);
   Obey(h, 2 * kFlush);
-  EXPECT_EQ(h.Job().disk_committed, V(1, 7));
+  EXPECT_EQ(h.Job().committed[Tier::kDisk], V(1, 7));
 }
 
 TEST(Lifecycle, TheLastVersionOfAFinishedJobIsFlushedAtAnyStep) {
@@ -128,7 +128,7 @@ TEST(Lifecycle, TheLastVersionOfAFinishedJobIsFlushedAtAnyStep) {
   EndAllTrainers(h);
   Obey(h, milliseconds(6000));
   EXPECT_EQ(h.Job().phase, JobPhase::kFinished);
-  EXPECT_EQ(h.Job().disk_committed, V(1, 7));
+  EXPECT_EQ(h.Job().committed[Tier::kDisk], V(1, 7));
 }
 
 TEST(Lifecycle, AVersionOfAnEarlierIncarnationIsFlushedToo) {
@@ -141,7 +141,7 @@ TEST(Lifecycle, AVersionOfAnEarlierIncarnationIsFlushedToo) {
   h.Join("n1", "run-2", 1, 2);
   EndAllTrainers(h, 2);
   Obey(h, milliseconds(8000));
-  EXPECT_EQ(h.Job().disk_committed, V(1, 5));
+  EXPECT_EQ(h.Job().committed[Tier::kDisk], V(1, 5));
 }
 
 TEST(Lifecycle, ARestartedCoordinatorContinuesTheFlush) {
@@ -153,7 +153,7 @@ TEST(Lifecycle, ARestartedCoordinatorContinuesTheFlush) {
   h.Attach("n0", {H(V(1, 5), 0, Tier::kMemory)});
   h.Attach("n1", {H(V(1, 5), 1, Tier::kMemory)});
   Obey(h, milliseconds(8000));
-  EXPECT_EQ(h.Job().disk_committed, V(1, 5));
+  EXPECT_EQ(h.Job().committed[Tier::kDisk], V(1, 5));
 }
 
 TEST(Lifecycle, AFailedDiskWriteIsTriedAgain) {
@@ -163,7 +163,7 @@ TEST(Lifecycle, AFailedDiskWriteIsTriedAgain) {
   h.Hold("n0", {H(V(1, 5), 0, Tier::kDisk)});
   h.ReportFailed("n1", V(1, 5), 1, Tier::kDisk);
   Obey(h, milliseconds(8000));
-  EXPECT_EQ(h.Job().disk_committed, V(1, 5));
+  EXPECT_EQ(h.Job().committed[Tier::kDisk], V(1, 5));
 }
 
 TEST(Lifecycle, MissingParityIsBuiltWhenNoNewerVersionFollows) {
@@ -174,9 +174,9 @@ TEST(Lifecycle, MissingParityIsBuiltWhenNoNewerVersionFollows) {
   h.Hold("n0", {P(V(1, 5), 0, Tier::kMemory, 2)});
   h.ReportFailedParity("n1", V(1, 5), 1, Tier::kPeer);
   Save(h, V(1, 5), Tier::kDisk);
-  EXPECT_EQ(h.Job().peer_committed, VersionId{});
+  EXPECT_EQ(h.Job().committed[Tier::kPeer], VersionId{});
   Obey(h, milliseconds(8000));
-  EXPECT_EQ(h.Job().peer_committed, V(1, 5));
+  EXPECT_EQ(h.Job().committed[Tier::kPeer], V(1, 5));
 }
 
 TEST(Lifecycle, AVersionThatIsNotDurableIsShownUntilItIs) {
@@ -200,7 +200,7 @@ TEST(Lifecycle, AJobWhoseTrainersDiedHasEndedAndKeepsItsMemory) {
   h.ReportTrainers("n1", {});
   Obey(h, milliseconds(60'000));
   EXPECT_EQ(h.Job().phase, JobPhase::kEnded);
-  EXPECT_EQ(h.Job().disk_committed, V(1, 5));
+  EXPECT_EQ(h.Job().committed[Tier::kDisk], V(1, 5));
   h.Attach("n0", {H(V(1, 5), 0, Tier::kMemory)});
   EXPECT_FALSE(h.JobStateTo("n0")->release);
 }

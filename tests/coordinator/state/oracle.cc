@@ -305,9 +305,9 @@ void Oracle::CheckFloor(const std::vector<Effect>& effects, const StoredRecords&
     }
     const auto* job_state = std::get_if<JobState>(&send->directive);
     if (job_state == nullptr) continue;
-    peer_target_ = job_state->peer_target_step;
-    const VersionId sent = job_state->peer_committed.value_or(VersionId{});
-    const bool none = !job_state->peer_committed;
+    peer_target_ = job_state->target_step[Tier::kPeer];
+    const VersionId sent = job_state->committed[Tier::kPeer].value_or(VersionId{});
+    const bool none = !job_state->committed[Tier::kPeer];
     if (sent != newest && !(none && released_.count(newest) != 0)) {
       AddProblem(fmt::format("{} is sent as the newest at peer, the newest is {}", ToString(sent),
                              ToString(newest)));
@@ -378,7 +378,8 @@ void Oracle::CheckJobState(const JobState& job_state, const StoredRecords& recor
     }
     if (ever_committed_.count(version) == 0) announced_aborted_.insert(version);
   }
-  for (const auto& version : {job_state.memory_committed, job_state.disk_committed}) {
+  for (const auto& version :
+       {job_state.committed[Tier::kMemory], job_state.committed[Tier::kDisk]}) {
     if (version && !IsCommitted(*version, records)) {
       AddProblem(fmt::format("{} is sent as committed without a record", ToString(*version)));
     }

@@ -172,7 +172,7 @@ TEST_F(PeersTest, WithoutAPlanTheReasonIsShown) {
          k.Join("b", "run-1", 1, 2);
        },
        "rank 1's agent on node b did not report the size of its slots"},
-      {"no listener",
+      {"no parity on a node",
        [](Harness& k) {
          k.Attach("a");
          k.peers = false;
@@ -181,7 +181,7 @@ TEST_F(PeersTest, WithoutAPlanTheReasonIsShown) {
          k.Join("a", "run-1", 0, 2);
          k.Join("b", "run-1", 1, 2);
        },
-       "node b has no listener for its peers"},
+       "node b has peers.enabled = false"},
       {"one node",
        [](Harness& k) {
          k.Attach("a");
@@ -340,7 +340,7 @@ TEST_F(PeersTest, CommitNeedsMemoryAndEveryParity) {
   EXPECT_EQ(record.tiers, TierBit(Tier::kMemory) | TierBit(Tier::kPeer));
   EXPECT_THAT(record.parity_digests, ElementsAre(501010, 501011, 501012, 501013));
   EXPECT_EQ(record.bytes, 4 * 4096U) << "parity is no part of the version";
-  EXPECT_EQ(c.JobStateTo("a")->peer_committed, V(1, 1));
+  EXPECT_EQ(c.JobStateTo("a")->committed[Tier::kPeer], V(1, 1));
 
   Commit(V(1, 2), Tier::kMemory);
   for (uint32_t i = 0; i < 3; ++i) c.Hold(nodes[i], {Parity(V(1, 2), i)});
@@ -389,8 +389,8 @@ TEST_F(PeersTest, ParityMayBeSeveralStepsBehind) {
   for (uint64_t step = 1; step <= 5; ++step) Commit(V(1, step), Tier::kMemory);
   Commit(V(1, 5), Tier::kDisk);  // the disk has a newer version than the peers
   Commit(V(1, 1), Tier::kPeer);
-  EXPECT_EQ(c.Job().peer_committed, V(1, 1));
-  EXPECT_EQ(c.Job().memory_committed, V(1, 5));
+  EXPECT_EQ(c.Job().committed[Tier::kPeer], V(1, 1));
+  EXPECT_EQ(c.Job().committed[Tier::kMemory], V(1, 5));
   // Records of superseded versions that were only in memory are erased.
   c.Pass(milliseconds(1));
   EXPECT_THAT(c.Stored(), ElementsAre(V(1, 1), V(1, 5)));
@@ -399,7 +399,7 @@ TEST_F(PeersTest, ParityMayBeSeveralStepsBehind) {
 // ---- the target ----
 
 TEST_F(PeersTest, TheTargetFollowsTheParity) {
-  auto target = [&] { return c.JobStateTo("a").value().peer_target_step; };
+  auto target = [&] { return c.JobStateTo("a").value().target_step[Tier::kPeer]; };
   Commit(V(1, 1), Tier::kMemory);
   EXPECT_EQ(target(), Step{0});
   Commit(V(1, 2), Tier::kMemory);
@@ -425,14 +425,14 @@ TEST_F(PeersTest, TheTargetFollowsTheParity) {
   c.Hold("c", {Parity(V(1, 7), 2)});
   c.Hold("d", {Parity(V(1, 7), 3)});
   EXPECT_EQ(target(), Step{8}) << "the members chose different steps";
-  EXPECT_EQ(c.JobStateTo("a")->disk_target_step, Step{0}) << "the disk has its own";
+  EXPECT_EQ(c.JobStateTo("a")->target_step[Tier::kDisk], Step{0}) << "the disk has its own";
 }
 
 TEST_F(PeersTest, TheTargetWaitsForTheMemoryReports) {
   for (uint32_t i = 0; i < 4; ++i) c.Hold(nodes[i], {Parity(V(1, 1), i)});
   EXPECT_EQ(c.Job().peer_target_step, Step{0}) << "agents would free what is about to be committed";
   Commit(V(1, 1), Tier::kMemory);
-  EXPECT_EQ(c.Job().peer_committed, V(1, 1));
+  EXPECT_EQ(c.Job().committed[Tier::kPeer], V(1, 1));
   for (uint32_t i = 0; i < 4; ++i) c.Hold(nodes[i], {Parity(V(1, 2), i)});
   c.ReportFailed("a", V(1, 2), 0, Tier::kMemory);
   EXPECT_EQ(c.Job().peer_target_step, Step{3});
@@ -450,7 +450,7 @@ TEST_F(PeersTest, DiskFailuresDoNotMoveThePeerTarget) {
 TEST_F(PeersTest, AFailedParityAbortsNothing) {
   c.ReportFailedParity("b", V(1, 1), 1, Tier::kMemory);
   Commit(V(1, 1), Tier::kMemory);
-  EXPECT_EQ(c.Job().memory_committed, V(1, 1));
+  EXPECT_EQ(c.Job().committed[Tier::kMemory], V(1, 1));
   EXPECT_EQ(c.stored.versions.at({"gpt", V(1, 1)}).failed_tiers, TierBit(Tier::kPeer));
 }
 
@@ -464,7 +464,7 @@ TEST_F(PeersTest, ARestartedCoordinatorSetsTheTargetToTheNextStep) {
   Commit(V(1, 1), Tier::kMemory);
   c.Restart();
   for (uint32_t i = 0; i < 4; ++i) c.Attach(nodes[i], {Data(V(1, 1), i)});
-  EXPECT_EQ(c.JobStateTo("d")->peer_target_step, Step{2});
+  EXPECT_EQ(c.JobStateTo("d")->target_step[Tier::kPeer], Step{2});
   Commit(V(1, 1), Tier::kPeer);  // members that had begun to build parity may finish
 }
 
@@ -619,7 +619,7 @@ TEST_F(TwoLossesTest, AfterTooManyLossesTheReasonIsShownAndAnOlderVersionIsResto
   EXPECT_THAT(job.not_restorable_why,
               HasSubstr("version 1-2 has no replica of rank 1 (last on b), rank 2 (last on c), "
                         "rank 3 (last on d); parity group 0 of 4 nodes can decode without 2 of "
-                        "them, it misses 3: b (rank-1, parity-1), c (rank-2, parity-2), d "
+                        "them, it lacks 3: b (rank-1, parity-1), c (rank-2, parity-2), d "
                         "(rank-3, parity-3)"));
   EXPECT_EQ(StatusOf(V(1, 1)).survives, "full power cut");
   EXPECT_EQ(StatusOf(V(1, 2)).survives, "");
@@ -687,7 +687,7 @@ TEST_F(PeersTest, TheFloorIsKeptAlthoughNewerVersionsAreInMemory) {
     Commit(V(1, step), Tier::kMemory);
     if (step % 10 == 0) Commit(V(1, step), Tier::kDisk);
   }
-  EXPECT_EQ(c.JobStateTo("a")->peer_committed, V(1, 1));
+  EXPECT_EQ(c.JobStateTo("a")->committed[Tier::kPeer], V(1, 1));
   EXPECT_EQ(StatusOf(V(1, 1)).survives, "any 1 node of each group");
   // b is lost with its memory and disk: only 1-1 is restorable.
   c.Lose("b");
@@ -699,7 +699,7 @@ TEST_F(PeersTest, ANewerVersionAtPeerReplacesTheFloor) {
   CommitPeer(1);
   Commit(V(1, 2), Tier::kMemory);
   Commit(V(1, 2), Tier::kPeer);
-  EXPECT_EQ(c.JobStateTo("a")->peer_committed, V(1, 2));
+  EXPECT_EQ(c.JobStateTo("a")->committed[Tier::kPeer], V(1, 2));
   Commit(V(1, 3), Tier::kMemory);
   c.Lose("b");
   EXPECT_EQ(c.Job().restorable, V(1, 2));
@@ -743,13 +743,13 @@ TEST_F(PeersTest, AnUnprotectedIncarnationReleasesTheFloorWithItsFirstCommit) {
     }
   }
   ASSERT_EQ(c.Job().peer_members, 0U);
-  EXPECT_EQ(c.Job().peer_committed, V(1, 1)) << "nothing has replaced it yet";
+  EXPECT_EQ(c.Job().committed[Tier::kPeer], V(1, 1)) << "nothing has replaced it yet";
   const RequestId waiter = c.RequestRestore("a", 2, 0);
   ASSERT_TRUE(c.ReplyTo(waiter).has_value());
   EXPECT_EQ(c.ReplyTo(waiter)->version, V(1, 1));
   for (uint32_t rank = 0; rank < 4; ++rank) c.Hold("a", {Data(V(2, 2), rank)});
   ASSERT_THAT(c.Commits(Tier::kMemory), ElementsAre(V(2, 2)));
-  EXPECT_EQ(c.JobStateTo("d")->peer_committed, std::nullopt);
+  EXPECT_EQ(c.JobStateTo("d")->committed[Tier::kPeer], std::nullopt);
 }
 
 TEST_F(PeersTest, AProtectedIncarnationKeepsTheFloorUntilItHasAVersionAtPeer) {
@@ -758,9 +758,9 @@ TEST_F(PeersTest, AProtectedIncarnationKeepsTheFloorUntilItHasAVersionAtPeer) {
   JoinAll("run-2");
   c.RequestRestore("a", 2, 0);
   for (uint32_t i = 0; i < 4; ++i) c.Hold(nodes[i], {Data(V(2, 2), i)});
-  EXPECT_EQ(c.Job().peer_committed, V(1, 1));
+  EXPECT_EQ(c.Job().committed[Tier::kPeer], V(1, 1));
   for (uint32_t i = 0; i < 4; ++i) c.Hold(nodes[i], {P(V(2, 2), i, Tier::kMemory, 4)});
-  EXPECT_EQ(c.Job().peer_committed, V(2, 2));
+  EXPECT_EQ(c.Job().committed[Tier::kPeer], V(2, 2));
 }
 
 // ---- status ----
@@ -779,7 +779,7 @@ TEST_F(PeersTest, ParityIsCountedSeparately) {
   EXPECT_EQ(a.memberships[0].members, 4U);
   EXPECT_EQ(a.memberships[0].parity, 1U);
   EXPECT_EQ(a.peer_address, "unix:/a.peer");
-  EXPECT_EQ(c.Job().peer_committed, V(1, 1));
+  EXPECT_EQ(c.Job().committed[Tier::kPeer], V(1, 1));
   EXPECT_EQ(c.Job().peer_target_step, Step{2});
 }
 

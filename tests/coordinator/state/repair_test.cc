@@ -372,10 +372,10 @@ TEST_F(RepairTest, ThePeersTakeTheVersionThatIsBeingWrittenToDisk) {
   HoldData(V(1, 1), Tier::kDisk);  // the disks take step 2 next, and the peers still take step 1
   for (uint64_t step : {2, 3, 4}) HoldData(V(1, step), Tier::kMemory);
   HoldParity(V(1, 1), Tier::kMemory);
-  EXPECT_EQ(c.JobStateTo("a").value_or(JobState{}).peer_target_step, Step{2});
+  EXPECT_EQ(c.JobStateTo("a").value_or(JobState{}).target_step[Tier::kPeer], Step{2});
   // The peers follow the disks only once; then they take the newest.
   HoldParity(V(1, 2), Tier::kMemory);
-  EXPECT_EQ(c.JobStateTo("a").value_or(JobState{}).peer_target_step, Step{5});
+  EXPECT_EQ(c.JobStateTo("a").value_or(JobState{}).target_step[Tier::kPeer], Step{5});
 }
 
 TEST_F(RepairTest, TheNewestVersionWhoseDisksSurviveALossIsKept) {

@@ -23,7 +23,7 @@ class RestoreReshardTest : public ::testing::Test {
         c.Hold(rank == 0 ? "a" : "b", has);
       }
     }
-    ASSERT_EQ(c.Job().memory_committed, V(1, 2));
+    ASSERT_EQ(c.Job().committed[Tier::kMemory], V(1, 2));
   }
   void Start(const std::string& run, uint32_t world) {
     for (uint32_t rank = 0; rank < world; ++rank) {
@@ -140,9 +140,9 @@ TEST_F(RestoreReshardTest, VersionsCommitByTheirOwnWorldAndTheOldOnesStayUntilRe
   };
   hold(0, Tier::kMemory);
   hold(1, Tier::kMemory);
-  EXPECT_EQ(c.Job().memory_committed, V(1, 2));
+  EXPECT_EQ(c.Job().committed[Tier::kMemory], V(1, 2));
   hold(2, Tier::kMemory);
-  EXPECT_EQ(c.Job().memory_committed, V(2, 3));
+  EXPECT_EQ(c.Job().committed[Tier::kMemory], V(2, 3));
   EXPECT_EQ(c.Job().restorable, V(2, 3));
   EXPECT_THAT(c.Stored(), ElementsAre(V(1, 1), V(1, 2), V(2, 3)));
   // Without the third rank's shard, the newest restorable version is of two ranks again.

@@ -21,7 +21,7 @@ class RestoreTest : public ::testing::Test {
       c.Hold(node, {H(V(1, 1), rank, Tier::kMemory), H(V(1, 1), rank, Tier::kDisk)});
     }
     for (uint32_t rank : {0U, 1U}) c.Hold(rank == 0 ? "a" : "b", {H(V(1, 2), rank, Tier::kMemory)});
-    ASSERT_EQ(c.Job().memory_committed, V(1, 2));
+    ASSERT_EQ(c.Job().committed[Tier::kMemory], V(1, 2));
   }
   PrepareShard Order() {
     auto orders = c.Sent<PrepareShard>();
@@ -37,7 +37,7 @@ TEST_F(RestoreTest, PreparesAsRanksJoinAndDecidesOnce) {
   EXPECT_EQ(first.identity.version, V(1, 2));
   EXPECT_EQ(first.tier, Tier::kMemory);
   EXPECT_EQ(first.source_node, "a");
-  EXPECT_EQ(first.source_address, "unix:/a");
+  EXPECT_EQ(first.source_peer_address, "unix:/a.peer");
   EXPECT_EQ(first.digest, 1020U);
   c.Answer("a", first.request, Status::Ok());
   c.Join("b", "run-2", 1, 2);
@@ -223,7 +223,7 @@ TEST_F(RestoreTest, ARestartFromAnOlderStepAbandonsNewerVersions) {
   ASSERT_THAT(orders, SizeIs(2));
   c.Answer("a", orders[0].request, Status::Ok());
   c.Answer("b", orders[1].request, Status::Ok());
-  EXPECT_EQ(c.Job().memory_committed, V(1, 1));
+  EXPECT_EQ(c.Job().committed[Tier::kMemory], V(1, 1));
   auto versions = c.state().Versions("gpt").value();
   ASSERT_EQ(versions[0].version, V(1, 2));
   EXPECT_TRUE(versions[0].abandoned);

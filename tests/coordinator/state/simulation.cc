@@ -99,6 +99,7 @@ void Simulation::Observe(const Event& event) {
 void Simulation::Apply(const Event& event) {
   Observe(event);
   std::vector<Effect> effects = state_->Apply(event, at_);
+  EXPECT_EQ(options_.invariants->what(), "");
   StoredRecords before = records_;
   const bool writes = std::any_of(effects.begin(), effects.end(),
                                   [](const Effect& effect) { return effect.index() <= 5; });
@@ -298,9 +299,9 @@ void Simulation::Obey(Agent& agent, const Directive& directive) {
     agent.job_state = *job_state;
     const bool builds = job_state->group.has_value() &&
                         agent.building.incarnation == job_state->incarnation &&
-                        agent.building.step >= job_state->peer_target_step;
+                        agent.building.step >= job_state->target_step[Tier::kPeer];
     auto in_use = [&](VersionId version) {
-      return version == job_state->peer_committed || (builds && version == agent.building);
+      return version == job_state->committed[Tier::kPeer] || (builds && version == agent.building);
     };
     auto aborted = [&](VersionId version) {
       const std::vector<VersionId>& versions = job_state->aborted;
@@ -310,8 +311,8 @@ void Simulation::Obey(Agent& agent, const Directive& directive) {
       if (aborted(shard.first)) return true;
       if (in_use(shard.first)) return false;
       return IsParity(Rank{shard.second}) ||
-             (shard.first < job_state->memory_committed && shard.first != job_state->restore &&
-              agent.prepared.count(shard) == 0);
+             (shard.first < job_state->committed[Tier::kMemory] &&
+              shard.first != job_state->restore && agent.prepared.count(shard) == 0);
     });
     drop(agent.disk, Tier::kDisk, [&](const Shard& shard) { return aborted(shard.first); });
   } else if (const auto* remove = std::get_if<RemoveVersion>(&directive)) {
@@ -340,7 +341,7 @@ void Simulation::MakeParity(Agent& agent) {
   auto self = std::find_if(members.begin(), members.end(),
                            [&](const PlanMember& member) { return member.node == agent.name; });
   if (self == members.end() || agent.attach == 0) return;
-  const VersionId target{agent.incarnation, agent.job_state.peer_target_step};
+  const VersionId target{agent.incarnation, agent.job_state.target_step[Tier::kPeer]};
   if (agent.building < target) {
     auto first = std::find_if(agent.memory.begin(), agent.memory.end(), [&](const Shard& shard) {
       return shard.first >= target && shard.first.incarnation == agent.incarnation &&

@@ -134,7 +134,7 @@ TEST_F(StateTest, AFailedShardAbortsItsVersionPermanently) {
   c.Attach("b", {H(V(1, 1), 1, Tier::kMemory)});
   EXPECT_THAT(c.Commits(Tier::kMemory), IsEmpty());
   EXPECT_THAT(c.Sent<JobState>().at(0).aborted, ElementsAre(V(1, 1)));
-  EXPECT_EQ(c.Job().memory_committed, V(0, 0));
+  EXPECT_EQ(c.Job().committed[Tier::kMemory], V(0, 0));
   CommitMemory(V(1, 2));
   EXPECT_THAT(c.Stored(), ElementsAre(V(1, 2)));  // the record of the abort is erased too
 }
@@ -377,7 +377,7 @@ TEST_F(StateTest, AVersionThatIsBeingWrittenToDiskIsKeptWhateverFollows) {
 }
 
 TEST_F(StateTest, TheDiskTargetFollowsTheDisk) {
-  auto target = [&] { return c.Sent<JobState>().back().disk_target_step; };
+  auto target = [&] { return c.Sent<JobState>().back().target_step[Tier::kDisk]; };
   CommitMemory(V(1, 1));
   EXPECT_EQ(target(), Step{0});  // the first step is written to disk
   CommitMemory(V(1, 2));

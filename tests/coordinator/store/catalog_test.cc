@@ -46,10 +46,12 @@ TEST(CatalogTest, WritesTheEffectsInOrder) {
   record.version = version;
   record.world = 1;
   record.tiers = TierBit(Tier::kMemory);
+  record.digests = {7};
   LineageRecord lineage{"gpt", Incarnation{1}, "run", 1, Decision::kFresh, {}};
   ASSERT_TRUE(catalog
-                  ->Write(std::vector<Effect>{PutVersion{record, 2}, EraseVersion{"gpt", version},
-                                              PutVersion{record, 2}, PutLineage{lineage}, Reply{}})
+                  ->Write(std::vector<Effect>{PutVersion{record, 0}, EraseVersion{"gpt", version},
+                                              PutVersion{record, TierBit(Tier::kMemory)},
+                                              PutLineage{lineage}, Reply{}})
                   .ok());
   Records records = catalog->Read().value();
   ASSERT_EQ(records.versions.size(), 1U);
@@ -57,6 +59,53 @@ TEST(CatalogTest, WritesTheEffectsInOrder) {
   EXPECT_EQ(records.lineages.at(0), lineage);
   ASSERT_TRUE(catalog->Write(std::vector<Effect>{EraseVersion{"gpt", version}}).ok());
   EXPECT_TRUE(catalog->Read().value().versions.empty());
+}
+
+/// Writes effects that no correct coordinator makes: nothing may reach the store.
+class CatalogInvariantTest : public ::testing::Test {
+ protected:
+  CatalogInvariantTest() {
+    record_.job = "gpt";
+    record_.version = {Incarnation{1}, Step{5}};
+    record_.world = 2;
+    record_.tiers = TierBit(Tier::kMemory);
+    record_.digests = {7, 8};
+  }
+  void ExpectRefused(const std::vector<Effect>& effects, const std::string& invariant) {
+    auto catalog = Catalog::Open(Store(data_), "prod", monitor_).value();
+    const MemoryStoreData before = data_;
+    const Status status = catalog->Write(effects);
+    EXPECT_EQ(status.code(), ErrorCode::kInternal);
+    EXPECT_THAT(status.message(), HasSubstr(invariant));
+    EXPECT_EQ(data_, before);
+    EXPECT_EQ(catalog->Write(std::vector<Effect>{EraseSuspect{"n7"}}).code(), ErrorCode::kInternal)
+        << "nothing is stored after a violation";
+  }
+
+  MemoryStoreData data_;
+  InvariantMonitor monitor_{"coordinator"};
+  VersionRecord record_;
+};
+
+TEST_F(CatalogInvariantTest, ABatchCommitsAVersionOnceAtATier) {
+  const PutVersion put{record_, TierBit(Tier::kMemory)};
+  ExpectRefused({put, put}, "only does not hold");
+}
+
+TEST_F(CatalogInvariantTest, ACommitRecordHasEveryDigest) {
+  record_.digests.pop_back();
+  ExpectRefused({PutVersion{record_, TierBit(Tier::kMemory)}}, "record.digests.size()");
+}
+
+TEST_F(CatalogInvariantTest, ACommitRecordNamesItsTier) {
+  ExpectRefused({PutVersion{record_, TierBit(Tier::kDisk)}}, "committed_tier_bit");
+}
+
+TEST_F(CatalogInvariantTest, AStartDoesNotRestoreAVersionOfALaterOne) {
+  const VersionId later{Incarnation{2}, Step{5}};
+  const LineageRecord lineage{"gpt", Incarnation{1}, "run", 2, Decision::kVersion, later};
+  ExpectRefused({PutLineage{lineage, LineageChange::kDecided}},
+                "record.restored.incarnation <= record.incarnation");
 }
 
 TEST(CatalogTest, SuspectNodesAreKeptUntilTheyAreErased) {

@@ -13,94 +13,17 @@
 #include "coordinator/store/memory_store.h"
 #include "coordinator/store/rocks_store.h"
 
-// The contract of every MetaStore, and properties of RocksStore and MemoryStore.
+// Properties of RocksStore and MemoryStore; tests/coordinator/etcd/contract_test.cc has the
+// contract of every MetaStore.
 
 namespace holdfast::coord {
 namespace {
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 std::string MakeTempDir() {
   std::string pattern = (std::filesystem::temp_directory_path() / "store-XXXXXX").string();
   return ::mkdtemp(pattern.data()) == nullptr ? std::string() : pattern;
 }
-
-class MetaStoreTest : public ::testing::TestWithParam<std::string> {
- protected:
-  void SetUp() override {
-    dir_ = MakeTempDir();
-    ASSERT_FALSE(dir_.empty());
-    Reopen();
-  }
-  void TearDown() override {
-    store_.reset();
-    std::filesystem::remove_all(dir_);
-  }
-  void Reopen() {
-    store_.reset();
-    if (GetParam() == "memory") {
-      store_ = std::make_unique<MemoryStore>(data_);
-      return;
-    }
-    auto store = RocksStore::Open(dir_ + "/a/b");
-    ASSERT_TRUE(store.has_value()) << store.error().ToString();
-    store_ = *std::move(store);
-  }
-  bool Put(const std::string& key, const std::string& value) {
-    const Mutation mutation{key, value};
-    return store_->Commit({}, {&mutation, 1}).value();
-  }
-  std::vector<std::string> Keys(std::string_view prefix) {
-    std::vector<std::string> keys;
-    const std::vector<KeyValue> entries = store_->Range(prefix).value();
-    for (const KeyValue& entry : entries) keys.push_back(entry.key);
-    return keys;
-  }
-
-  std::string dir_;
-  MemoryStoreData data_;
-  std::unique_ptr<MetaStore> store_;
-};
-
-TEST_P(MetaStoreTest, GetAfterCommit) {
-  EXPECT_EQ(store_->Get("x").value(), std::nullopt);
-  EXPECT_TRUE(Put("x", "1"));
-  EXPECT_TRUE(Put("x", std::string("2\0z", 3)));
-  EXPECT_EQ(store_->Get("x").value(), std::string("2\0z", 3));
-  Reopen();
-  EXPECT_EQ(store_->Get("x").value(), std::string("2\0z", 3));
-}
-
-TEST_P(MetaStoreTest, RangeIsOrderedAndBoundedByThePrefix) {
-  for (const char* key : {"b/2", "a/9", "b/10", "b/1", "b", "c/1"}) EXPECT_TRUE(Put(key, "v"));
-  EXPECT_THAT(Keys("b/"), ElementsAre("b/1", "b/10", "b/2"));
-  EXPECT_THAT(Keys("d"), IsEmpty());
-  EXPECT_EQ(Keys("").size(), 6U);
-}
-
-TEST_P(MetaStoreTest, CommitIsAllOrNothing) {
-  EXPECT_TRUE(Put("epoch", "7"));
-  const Mutation mutations[] = {{"x", "1"}, {"y", "2"}, {"epoch", std::nullopt}};
-  const Compare wrong[] = {{"epoch", "8"}};
-  EXPECT_FALSE(store_->Commit(wrong, mutations).value());
-  const Compare present[] = {{"epoch", std::nullopt}};
-  EXPECT_FALSE(store_->Commit(present, mutations).value());
-  EXPECT_THAT(Keys(""), ElementsAre("epoch"));
-  const Compare right[] = {{"epoch", "7"}, {"x", std::nullopt}};
-  EXPECT_TRUE(store_->Commit(right, mutations).value());
-  EXPECT_THAT(Keys(""), ElementsAre("x", "y"));
-}
-
-TEST_P(MetaStoreTest, LaterMutationsWin) {
-  const Mutation mutations[] = {{"x", "1"}, {"x", "2"}, {"y", "1"}, {"y", std::nullopt}};
-  EXPECT_TRUE(store_->Commit({}, mutations).value());
-  EXPECT_THAT(Keys(""), ElementsAre("x"));
-  EXPECT_EQ(store_->Get("x").value(), "2");
-}
-
-INSTANTIATE_TEST_SUITE_P(Stores, MetaStoreTest, ::testing::Values("rocksdb", "memory"),
-                         [](const auto& param_info) { return param_info.param; });
 
 TEST(MemoryStoreTest, AFailedWriteMayOrMayNotBeThere) {
   for (auto fault : {MemoryStore::Fault::kFailApplied, MemoryStore::Fault::kFailNotApplied}) {

@@ -14,7 +14,7 @@ TEST_F(JobStatesModule, AllSubscribersGetAChangeAndEachItsGroup) {
   for (const NodeIndex node : {0U, 1U}) {
     const std::vector<JobState> sent = SentTo<JobState>(node);
     ASSERT_EQ(sent.size(), 1U);
-    EXPECT_EQ(sent[0].memory_committed, V(2, 10));
+    EXPECT_EQ(sent[0].committed[Tier::kMemory], V(2, 10));
     EXPECT_THAT(sent[0].aborted, ::testing::ElementsAre(V(2, 11)));
     EXPECT_EQ(sent[0].group->members().size(), 2U);
   }

@@ -35,7 +35,7 @@ TEST_F(LoadModule, RecordsHoldDecisionsAndNoReplicas) {
   EXPECT_TRUE(version.committed_at(Tier::kDisk));
   EXPECT_TRUE(version.ranks[0].known);
   EXPECT_TRUE(version.ranks[0].replicas.empty());
-  EXPECT_EQ(job().disk_target.step(), Step{11});
+  EXPECT_EQ(job().targets[Tier::kDisk].step(), Step{11});
   EXPECT_FALSE(cluster.nodes[0].attached);
   EXPECT_EQ(cluster.nodes[0].lost_at, context.at.now);
   EXPECT_EQ(cluster.next_prepare, uint64_t{3} << 32);

@@ -17,6 +17,10 @@ TEST_F(ParityPlanModule, APlanNeedsAllRanksTheirSlotsAndPeerAddresses) {
   job().slot_bytes[1] = 4096;
   cluster.nodes[1].peer_address.clear();
   EXPECT_EQ(WhyNoPeers(context, job()), "node b has no listener for its peers");
+  cluster.nodes[1].peer_address = "unix:/b.peer";
+  cluster.nodes[1].no_parity = true;
+  EXPECT_EQ(WhyNoPeers(context, job()), "node b has peers.enabled = false");
+  cluster.nodes[1].no_parity = false;
   job().rank_nodes[1] = 0;
   EXPECT_EQ(WhyNoPeers(context, job()), "all ranks are on one node");
   options.peers.enabled = false;

@@ -8,7 +8,7 @@ using PassesModule = ModuleTest;
 TEST_F(PassesModule, MarksAreClearedAndNothingIsSentTwice) {
   AddCommitted(V(2, 10), {Tier::kDisk});
   job().changed = job().job_state_changed = true;
-  job().remove_disk.insert({0, V(2, 5)});
+  job().removals.insert({0, V(2, 5), Tier::kDisk});
   ApplyChanges(context);
   EXPECT_EQ(SentTo<JobState>(0).size(), 1U);
   EXPECT_EQ(SentTo<RemoveVersion>(0).size(), 1U);
@@ -20,7 +20,7 @@ TEST_F(PassesModule, MarksAreClearedAndNothingIsSentTwice) {
 
 TEST_F(PassesModule, TheJobStateComesBeforeTheRemoval) {
   job().job_state_changed = true;
-  job().remove_disk.insert({0, V(2, 5)});
+  job().removals.insert({0, V(2, 5), Tier::kDisk});
   ApplyChanges(context);
   const std::vector<Send> sent = Added<Send>();
   ASSERT_GE(sent.size(), 2U);

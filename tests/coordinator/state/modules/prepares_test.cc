@@ -47,5 +47,21 @@ TEST_F(PreparesModule, ATransientFailureKeepsTheSource) {
   EXPECT_EQ(Added<Finding>().size(), 1U);  // the repair is tried again
 }
 
+// A simulation found this: a repair to disk that failed there took the intact memory from the
+// version, and the next restore took an older one.
+TEST_F(PreparesModule, AFailedDiskOfTheTargetKeepsTheMemoryThatTheShardComesFrom) {
+  VersionState& version = AddCommitted(V(2, 10), {Tier::kMemory});
+  PendingPrepare repair = FromB(/*repair=*/true);
+  repair.source.tier = Tier::kMemory;
+  repair.into = Tier::kDisk;
+  RecordSourceFailure(context, job(), repair, IoErrorError("rank-1.seal: input/output error"));
+  EXPECT_EQ(version.ranks[1].replicas.size(), 1U);
+  EXPECT_TRUE(version.damaged.empty());
+  // A repair in place that fails is of the memory itself.
+  repair.into = Tier::kMemory;
+  RecordSourceFailure(context, job(), repair, IoErrorError("the bytes do not stay"));
+  EXPECT_TRUE(version.ranks[1].replicas.empty());
+}
+
 }  // namespace
 }  // namespace holdfast::coord

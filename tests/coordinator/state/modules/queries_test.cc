@@ -25,8 +25,8 @@ TEST_F(QueriesModule, JobsShowTheirNewestVersionsByTier) {
   AddCommitted(V(2, 5), {Tier::kDisk});
   const auto jobs = JobStatuses(context, "");
   ASSERT_TRUE(jobs.has_value());
-  EXPECT_EQ((*jobs)[0].memory_committed, V(2, 20));
-  EXPECT_EQ((*jobs)[0].disk_committed, V(2, 10));
+  EXPECT_EQ((*jobs)[0].committed[Tier::kMemory], V(2, 20));
+  EXPECT_EQ((*jobs)[0].committed[Tier::kDisk], V(2, 10));
   EXPECT_EQ((*jobs)[0].restorable, V(2, 5));
   EXPECT_THAT((*jobs)[0].not_restorable_why, ::testing::HasSubstr("rank 1"));
   EXPECT_EQ(JobStatuses(context, "other").error().code(), ErrorCode::kNotFound);

@@ -24,7 +24,7 @@ TEST_F(RestoreTextsModule, AGroupThatLostTooMuchIsNamed) {
   EXPECT_THAT(MissingText(context, job(), version), HasSubstr("could not be prepared"));
   Lose(2);
   EXPECT_THAT(MissingText(context, job(), version),
-              HasSubstr("parity group 0 of 4 nodes can decode without 1 of them, it misses 2:"));
+              HasSubstr("parity group 0 of 4 nodes can decode without 1 of them, it lacks 2:"));
 }
 
 TEST_F(RestoreTextsModule, TheReasonDependsOnTheVersion) {

@@ -28,7 +28,7 @@ TEST_F(RetentionModule, TheNewestAndEveryKthStayOnDisk) {
   options.keep_every = 20;
   AddOnDisk({10, 20, 30, 40, 50});
   EXPECT_THAT(Kept(), ElementsAre(20, 40, 50));
-  EXPECT_EQ(job().remove_disk.count({0, V(2, 10)}), 1U);
+  EXPECT_EQ(job().removals.count({0, V(2, 10), Tier::kDisk}), 1U);
   ASSERT_FALSE(Added<PutVersion>().empty());
   EXPECT_EQ(Added<PutVersion>()[0].record.phase, Phase::kRemoving);
 }

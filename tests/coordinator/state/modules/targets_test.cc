@@ -6,51 +6,51 @@ namespace {
 using TargetsModule = ModuleTest;
 
 TEST_F(TargetsModule, ATargetSelectsItsFirstVersionThatIsNotOver) {
-  job().disk_target.Restart(Step{10});
+  job().targets[Tier::kDisk].Restart(Step{10});
   Add(V(2, 9));
   Add(V(2, 11)).phase = Phase::kAborted;
   Add(V(2, 12));
   Add(V(2, 13));
-  EXPECT_FALSE(SelectsVersion(job(), job().disk_target, V(2, 9)));
-  EXPECT_TRUE(SelectsVersion(job(), job().disk_target, V(2, 12)));
-  EXPECT_FALSE(SelectsVersion(job(), job().disk_target, V(2, 13)));
-  EXPECT_FALSE(SelectsVersion(job(), job().disk_target, V(1, 12)));
+  EXPECT_FALSE(SelectsVersion(job(), job().targets[Tier::kDisk], V(2, 9)));
+  EXPECT_TRUE(SelectsVersion(job(), job().targets[Tier::kDisk], V(2, 12)));
+  EXPECT_FALSE(SelectsVersion(job(), job().targets[Tier::kDisk], V(2, 13)));
+  EXPECT_FALSE(SelectsVersion(job(), job().targets[Tier::kDisk], V(1, 12)));
 }
 
 TEST_F(TargetsModule, AResolvedTargetGoesPastTheNewestStep) {
-  job().disk_target.Restart(Step{10});
+  job().targets[Tier::kDisk].Restart(Step{10});
   job().newest_seen = Step{14};
   AdvanceTargets(job());
-  EXPECT_EQ(job().disk_target.step(), Step{10});
-  job().disk_target.Resolve(Step{10});
+  EXPECT_EQ(job().targets[Tier::kDisk].step(), Step{10});
+  job().targets[Tier::kDisk].Resolve(Step{10});
   AdvanceTargets(job());
-  EXPECT_EQ(job().disk_target.step(), Step{15});
+  EXPECT_EQ(job().targets[Tier::kDisk].step(), Step{15});
   EXPECT_TRUE(job().job_state_changed);
 }
 
 TEST_F(TargetsModule, WritersThatTookDifferentStepsGiveTheTargetUp) {
-  job().disk_target.Restart(Step{10});
+  job().targets[Tier::kDisk].Restart(Step{10});
   job().newest_seen = Step{11};
-  job().disk_target.Acknowledge(Rank{0}, Step{10});
+  job().targets[Tier::kDisk].Acknowledge(Rank{0}, Step{10});
   AdvanceTargets(job());
-  EXPECT_EQ(job().disk_target.step(), Step{10});
-  job().disk_target.Acknowledge(Rank{1}, Step{11});
+  EXPECT_EQ(job().targets[Tier::kDisk].step(), Step{10});
+  job().targets[Tier::kDisk].Acknowledge(Rank{1}, Step{11});
   AdvanceTargets(job());
-  EXPECT_EQ(job().disk_target.step(), Step{12});
+  EXPECT_EQ(job().targets[Tier::kDisk].step(), Step{12});
 }
 
 TEST_F(TargetsModule, PeersFollowTheVersionThatIsWrittenToDisk) {
   MakeGroup(1);
   job().newest_seen = Step{20};
-  job().disk_target.Restart(Step{15});
-  job().peer_target.Restart(Step{10});
-  job().peer_target.Resolve(Step{10});
+  job().targets[Tier::kDisk].Restart(Step{15});
+  job().targets[Tier::kPeer].Restart(Step{10});
+  job().targets[Tier::kPeer].Resolve(Step{10});
   AdvanceTargets(job());
-  EXPECT_EQ(job().peer_target.step(), Step{15});
+  EXPECT_EQ(job().targets[Tier::kPeer].step(), Step{15});
   // The peers have already taken a newer version than the one that is being written to disk.
-  job().peer_target.Resolve(Step{16});
+  job().targets[Tier::kPeer].Resolve(Step{16});
   AdvanceTargets(job());
-  EXPECT_EQ(job().peer_target.step(), Step{21});
+  EXPECT_EQ(job().targets[Tier::kPeer].step(), Step{21});
 }
 
 TEST_F(TargetsModule, VersionsBeforeThePeerTargetAreNotBuilt) {
@@ -64,7 +64,7 @@ TEST_F(TargetsModule, VersionsBeforeThePeerTargetAreNotBuilt) {
   version.failed_tiers = TierBit(Tier::kPeer);
   EXPECT_FALSE(MayReachPeer(job(), version));
   version.failed_tiers = 0;
-  job().peer_target.Restart(Step{11});
+  job().targets[Tier::kPeer].Restart(Step{11});
   EXPECT_FALSE(MayReachPeer(job(), version));
 }
 

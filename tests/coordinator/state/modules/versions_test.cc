@@ -63,16 +63,16 @@ TEST_F(VersionsModule, TheFirstUnprotectedCommitReplacesThePeerFloor) {
 }
 
 TEST_F(VersionsModule, AnAbortRemovesWhatIsOnDiskAndFreesTheTarget) {
-  job().disk_target.Restart(Step{10});
+  job().targets[Tier::kDisk].Restart(Step{10});
   job().newest_seen = Step{10};
   VersionState& version = Add(V(2, 10));
   Hold(version, Rank{0}, {0, Tier::kDisk});
   AbortVersion(context, job(), version, /*store=*/true);
   EXPECT_EQ(version.phase, Phase::kAborted);
-  EXPECT_EQ(job().remove_disk.count({0, V(2, 10)}), 1U);
+  EXPECT_EQ(job().removals.count({0, V(2, 10), Tier::kDisk}), 1U);
   ASSERT_EQ(Added<PutVersion>().size(), 1U);
   EXPECT_EQ(Added<PutVersion>()[0].record.phase, Phase::kAborted);
-  EXPECT_TRUE(job().disk_target.Advance(Step{11}));
+  EXPECT_TRUE(job().targets[Tier::kDisk].Advance(Step{11}));
   AbortVersion(context, job(), version, /*store=*/true);
   EXPECT_EQ(Added<PutVersion>().size(), 1U);
 }

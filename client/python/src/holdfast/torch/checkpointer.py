@@ -125,9 +125,9 @@ class Checkpointer:
         self._extra_bytes = _EXTRA_BYTES_MIN
         self._failures = FailureLog(self.job)
         #: An agent has answered once. From then on its absence only costs saves.
-        self._known = False
+        self._agent_answered = False
         #: The last connection was healthy when it was closed.
-        self._there = True
+        self._was_connected = True
         #: The agent has accepted the description of the state once.
         self._described = False
         self._retry_at, self._retry_pause = 0.0, 1.0
@@ -154,7 +154,7 @@ class Checkpointer:
         self._snapshot = None
         client, self._client = self._client, None
         if client is not None:
-            self._there = not _why_not_connected(client)
+            self._was_connected = not _why_not_connected(client)
             # close() waits until the accepted saves are sealed. After that no copy reads the old memory.
             self._close_client(client, 60.0)
         if self._plan is None:
@@ -170,10 +170,10 @@ class Checkpointer:
             "parts": {part.name: part.layout() for part in self._parts}})
         self._extra_bytes = max(self._extra_bytes, 2 * len(self._layout) + _EXTRA_BYTES_MIN)
         options: dict[str, Any] = {}
-        if self._known:
+        if self._agent_answered:
             # A missing agent is not an error now, and nothing waits for it.
             options["start_offline"] = True
-            if not self._there:
+            if not self._was_connected:
                 options["connect_timeout"] = _ABSENT_S
         self._samples = ReplicaSamples(snapshot, self._plan, self.rank)
         copies = [] if self._samples.tensor is None else [self._samples.tensor]
@@ -186,7 +186,7 @@ class Checkpointer:
                               run_id=self._name_start(), extra_bytes_max=self._extra_bytes,
                               **{**self._options, **options})
         phases.follow(self._client)
-        self._known |= not _why_not_connected(self._client)
+        self._agent_answered |= not _why_not_connected(self._client)
 
     def _name_start(self) -> str | None:
         """The run ID of this start of the job, None if unknown. The first call is a collective."""
@@ -288,7 +288,7 @@ class Checkpointer:
             raise
         except HoldfastError as error:
             # Until the first description succeeds, a missing agent or too little memory is an error.
-            if not (self._described or self._known and isinstance(error, UnavailableError)):
+            if not (self._described or self._agent_answered and isinstance(error, UnavailableError)):
                 raise
             self._failures.add(error, step)
             return False
@@ -457,7 +457,7 @@ class Checkpointer:
         client = self._client_for_reading()
         with _no_garbage_collection():
             reader = client.open_version(version, max(0.0, deadline - time.monotonic()))
-            self._known = True
+            self._agent_answered = True
             if reader is None:
                 return 0
             with reader:
@@ -549,7 +549,7 @@ class Checkpointer:
         self._snapshot = None
         client, self._client = self._client, None
         if client is not None:
-            self._there = not _why_not_connected(client)
+            self._was_connected = not _why_not_connected(client)
             self._close_client(client, 60.0)
 
     # --------------------------------------------------------------------------------- closing

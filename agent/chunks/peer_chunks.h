@@ -1,0 +1,57 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "agent/chunks/chunk_source.h"
+#include "agent/peers/transport.h"
+
+namespace holdfast::agent {
+
+/// Where another node serves its peers.
+struct PeerPlace {
+  std::string node;
+  std::string address;        // empty: not known
+  Tier tier = Tier::kMemory;  // nearest tier of the replica there
+};
+
+/// A replica in the memory or on the disks of another node. The node serves it paced, and yields to
+/// the collectives of its trainers. That node tracks its own damage, so this one reports none.
+class PeerChunks final : public ChunkSource {
+ public:
+  /// `incarnation` is the job's current one; nodes refuse older ones. `transport` and `clock`
+  /// outlive the source.
+  PeerChunks(PeerTransport& transport, Clock& clock, PeerPlace place, ShardKey key,
+             Incarnation incarnation)
+      : transport_(transport),
+        clock_(clock),
+        place_(std::move(place)),
+        key_(std::move(key)),
+        incarnation_(incarnation) {}
+
+  SourceCost cost() const override {
+    return place_.tier == Tier::kMemory ? SourceCost::kPeerMemory : SourceCost::kPeerDisk;
+  }
+  std::string where() const override { return "on node " + place_.node; }
+  Result<ShardSeal> ReadSeal() override;
+  Status Read(const ShardSeal& seal, std::span<WantedChunk> chunks) override;
+
+ private:
+  PeerRequest RequestFor(PeerRequestKind kind) const;
+  /// Waits while the node is at its limit of connections.
+  Result<std::unique_ptr<PeerStream>> Open(const PeerRequest& request);
+  /// Reads consecutive chunks and returns how many it has dealt with: `failed` is the error of the
+  /// last one.
+  size_t ReadRun(const ShardSeal& seal, std::span<WantedChunk> run, Status& failed);
+  Status ReadChunk(PeerStream& stream, std::span<std::byte> into) const;
+  /// Adds what to do about an address that other machines cannot reach.
+  Status Explain(const Status& status) const;
+
+  PeerTransport& transport_;
+  Clock& clock_;
+  const PeerPlace place_;
+  const ShardKey key_;
+  const Incarnation incarnation_;
+};
+
+}  // namespace holdfast::agent

@@ -1,0 +1,94 @@
+#include "agent/chunks/source_selector.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/log.h"
+
+namespace holdfast::agent {
+namespace {
+
+bool AllDone(std::span<const WantedChunk> chunks) {
+  return std::all_of(chunks.begin(), chunks.end(), [](const WantedChunk& c) { return c.done; });
+}
+
+}  // namespace
+
+SourceSelector::SourceSelector(ShardKey key, uint64_t digest, const SourceList& sources,
+                               DamageReporter& damage)
+    : key_(std::move(key)), digest_(digest), damage_(damage) {
+  for (const auto& source : sources) candidates_.push_back({source.get()});
+  std::stable_sort(
+      candidates_.begin(), candidates_.end(),
+      [](const Candidate& a, const Candidate& b) { return a.source->cost() < b.source->cost(); });
+}
+
+Status SourceSelector::CheckStopping() const {
+  return stopping_ && stopping_() ? CancelledError("the agent is stopping") : Status::Ok();
+}
+
+Status SourceSelector::CheckSeal(const ShardSeal& seal, const ChunkSource& source) const {
+  if (seal.identity.key() != key_) {
+    return DataLossError(fmt::format("it has the seal of {}", ToString(seal.identity.key())));
+  }
+  if (digest_ == 0 || seal.digest() == digest_) return Status::Ok();
+  const Status wrong = DataLossError(fmt::format(
+      "the replica has digest {:016x}, the committed one {:016x}", seal.digest(), digest_));
+  // No chunk of another image is of use, not even for a decode.
+  if (const auto tier = source.local_tier()) {
+    damage_.OnLost(key_, *tier, wrong.WithContext(source.where()));
+  }
+  return wrong;
+}
+
+void SourceSelector::Note(Candidate& candidate, const Status& status, Status& errors) {
+  any_failed_ = true;
+  const Status named = status.WithContext(candidate.source->where());
+  const bool damaged = status.code() == ErrorCode::kDataLoss;
+  candidate.gone = candidate.gone || !damaged;
+  const auto tier = candidate.source->local_tier();
+  if (damaged && tier && !candidate.reported) {
+    candidate.reported = true;
+    damage_.OnDamaged(key_, *tier, named);
+  }
+  // That a place has no replica is often known only here.
+  const bool absent = status.code() == ErrorCode::kNotFound;
+  Log(absent ? LogLevel::kDebug : LogLevel::kWarn, "ChunkSourceFailed",
+      {Kv("shard", ToString(key_)), Kv("error", named.ToString())});
+  const std::string before = errors.ok() ? "" : errors.message() + "; ";
+  errors = Status(status.code(), before + named.message());
+}
+
+Result<ShardSeal> SourceSelector::ReadSeal() {
+  Status errors;
+  for (Candidate& candidate : candidates_) {
+    if (candidate.gone) continue;
+    HOLDFAST_RETURN_IF_ERROR(CheckStopping());
+    auto seal = candidate.source->ReadSeal();
+    Status status = seal ? CheckSeal(*seal, *candidate.source) : seal.error();
+    if (status.ok()) return seal;
+    // The chunks of a replica without the right seal cannot be used; its damage is known by now.
+    if (seal) candidate.reported = true;
+    Note(candidate, status, errors);
+    candidate.gone = true;
+  }
+  if (errors.ok()) errors = UnavailableError("no replica of " + ToString(key_) + " is available");
+  return Fail(errors);
+}
+
+Status SourceSelector::Read(const ShardSeal& seal, std::span<WantedChunk> chunks) {
+  Status errors;
+  for (Candidate& candidate : candidates_) {
+    if (AllDone(chunks)) return Status::Ok();
+    if (candidate.gone) continue;
+    HOLDFAST_RETURN_IF_ERROR(CheckStopping());
+    const Status status = candidate.source->Read(seal, chunks);
+    if (!status.ok()) Note(candidate, status, errors);
+  }
+  if (AllDone(chunks)) return Status::Ok();
+  if (errors.ok()) errors = UnavailableError("no replica of " + ToString(key_) + " is available");
+  return errors;
+}
+
+}  // namespace holdfast::agent

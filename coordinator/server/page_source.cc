@@ -1,0 +1,70 @@
+#include "coordinator/server/page_source.h"
+
+#include <future>
+
+#include "coordinator/api/convert.h"
+#include "coordinator/server/answers.h"
+#include "coordinator/server/run_answers.h"
+
+namespace holdfast::coord {
+namespace {
+constexpr auto kPageQueryTimeout = std::chrono::seconds(2);
+}  // namespace
+
+ui::UiInput PageSource::Collect() {
+  struct Answer {
+    ui::UiInput input;
+    std::promise<ui::UiInput> promise;
+  };
+  // Shared with the queries, which may be answered after this function has returned.
+  auto answer = std::make_shared<Answer>();
+  std::future<ui::UiInput> known = answer->promise.get_future();
+  applier_.Query([this, answer](const State* state, Epoch epoch) {
+    if (state == nullptr) return;
+    view::ClusterSnapshot& snapshot = answer->input.cluster;
+    FillStatus(*state, cluster_, epoch, "", &snapshot.status);
+    snapshot.status.set_stopped_why(applier_.stopped_why());
+    for (const auto& job : snapshot.status.jobs()) {
+      coordinator::ListVersionsRequest request;
+      request.set_job(job.job());
+      FillVersions(*state, request, &snapshot.versions[job.job()]);
+    }
+    answer->input.loaded = true;
+  });
+  applier_.Query([answer](const Supervisor* supervisor) {
+    if (supervisor != nullptr) {
+      FillRuns(*supervisor, "", &answer->input.cluster.runs);
+      FillIncidents(*supervisor, {}, &answer->input.incidents);
+    }
+    answer->promise.set_value(std::move(answer->input));
+  });
+  if (known.wait_for(kPageQueryTimeout) != std::future_status::ready) return {};
+  ui::UiInput input = known.get();
+  input.cluster.now_wall_nanos = clock_.WallNanos();
+  input.ranks = watcher_.Readings();
+  return input;
+}
+
+Result<coordinator::WhatIfLostReply> PageSource::Impact(const std::string& node) {
+  auto promise = std::make_shared<std::promise<coordinator::WhatIfLostReply>>();
+  auto known = promise->get_future();
+  applier_.Query([promise, node](const State* state, Epoch) {
+    coordinator::WhatIfLostReply reply;
+    coordinator::WhatIfLostRequest request;
+    request.add_nodes(node);
+    if (state == nullptr) {
+      ToProto(UnavailableError("the coordinator loads its state"), reply.mutable_outcome());
+    } else {
+      FillImpact(*state, request, &reply);
+    }
+    promise->set_value(std::move(reply));
+  });
+  if (known.wait_for(kPageQueryTimeout) != std::future_status::ready) {
+    return Fail(UnavailableError("the coordinator does not answer: try again"));
+  }
+  coordinator::WhatIfLostReply reply = known.get();
+  HOLDFAST_RETURN_IF_ERROR(FromProto(reply.outcome()));
+  return reply;
+}
+
+}  // namespace holdfast::coord

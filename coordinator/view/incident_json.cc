@@ -1,0 +1,40 @@
+#include "coordinator/view/incident_json.h"
+
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "coordinator/api/convert.h"
+
+namespace holdfast::view {
+
+using coord::FromProto;
+
+Json IncidentJson(const coordinator::Incident& incident) {
+  return {{"id", incident.id()},
+          {"job", incident.job()},
+          {"time", TimeJson(incident.wall_nanos())},
+          {"kind", incident.kind()},
+          {"what", incident.what()},
+          {"evidence",
+           std::vector<std::string>(incident.evidence().begin(), incident.evidence().end())},
+          {"ranks", std::vector<uint32_t>(incident.ranks().begin(), incident.ranks().end())},
+          {"nodes", std::vector<std::string>(incident.nodes().begin(), incident.nodes().end())},
+          {"plan", incident.plan()},
+          {"state", incident.state()},
+          {"detect_ms", NumberOrNull(incident.detect_ms())},
+          {"decide_ms", NumberOrNull(incident.decide_ms())},
+          {"stop_ms", NumberOrNull(incident.stop_ms())},
+          {"restore_ms", NumberOrNull(incident.restore_ms())},
+          {"first_step_ms", NumberOrNull(incident.first_step_ms())},
+          {"lost_steps", NumberOrNull(incident.lost_steps())},
+          {"restored", VersionJson(FromProto(incident.restored()))}};
+}
+
+Json IncidentsDocument(const coordinator::ListIncidentsReply& reply, int64_t now_wall_nanos) {
+  Json list = Json::array();
+  for (const auto& incident : reply.incidents()) list.push_back(IncidentJson(incident));
+  return {{"time", FormatUtc(now_wall_nanos)}, {"incidents", list}};
+}
+
+}  // namespace holdfast::view

@@ -1,0 +1,13 @@
+#pragma once
+
+#include "base/json/values.h"
+#include "coordinator/api/coordinator.pb.h"
+
+namespace holdfast::view {
+
+/// The document of `holdfast incidents show ID -o json`.
+Json IncidentJson(const coordinator::Incident& incident);
+/// The document of `holdfast incidents -o json`.
+Json IncidentsDocument(const coordinator::ListIncidentsReply& reply, int64_t now_wall_nanos);
+
+}  // namespace holdfast::view

@@ -1,0 +1,89 @@
+#include "faults/injector/application.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <memory>
+
+#include "base/clock.h"
+#include "base/endpoint.h"
+#include "base/fd.h"
+#include "base/log.h"
+#include "base/log_level.h"
+#include "base/service_manager.h"
+#include "coordinator/api/channel.h"
+#include "faults/injector/node_faults.h"
+#include "faults/injector/order_book.h"
+#include "faults/injector/service.h"
+
+namespace holdfast::faults {
+namespace {
+constexpr int kThreadsMax = 16;
+constexpr int kMessageBytesMax = 1 << 20;
+
+Result<UniqueFd> LockFolder(const std::string& folder) {
+  const std::string path = folder + "/injector.lock";
+  UniqueFd lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!lock.valid()) return Fail(ErrnoStatus(errno, "open " + path));
+  if (::flock(lock.get(), LOCK_EX | LOCK_NB) == 0) return lock;
+  return Fail(AlreadyExistsError("another holdfast-fault uses run_dir " + folder +
+                                 ": stop it, or set another run_dir for this one"));
+}
+
+Status Serve(const InjectorConfig& config, mode_t umask, const sigset_t& ends,
+             const ServiceManager& manager) {
+  HOLDFAST_RETURN_IF_ERROR(config.Check());
+  HOLDFAST_ASSIGN_OR_RETURN(const LogLevel level, ParseLogLevel(config.log_level));
+  ConfigureLog("fault", level);
+  HOLDFAST_ASSIGN_OR_RETURN(const auto book, OrderBook::Open(config.run_dir + "/drills"));
+  HOLDFAST_ASSIGN_OR_RETURN(const UniqueFd lock, LockFolder(config.run_dir));
+  book->Watch();  // undoes what an earlier injector and its processes left
+  NodeFaults faults(
+      {config.agent_run_dir, config.data_dirs, config.coordinator, config.restart_servers, umask},
+      *book);
+  InjectorService service({config.cluster, config.node, config.drills_enabled}, faults, *book,
+                          Clock::Real());
+  HOLDFAST_ASSIGN_OR_RETURN(Endpoint listen, ParseEndpoint(config.listen));
+  HOLDFAST_ASSIGN_OR_RETURN(
+      const auto server,
+      coord::StartServer(service, listen, config.tls, "listen", kMessageBytesMax, kThreadsMax));
+  Log(LogLevel::kInfo, "InjectorReady",
+      {Kv("cluster", config.cluster), Kv("node", config.node), Kv("listen", listen.ToString()),
+       Kv("enabled", config.drills_enabled), Kv("pid", ::getpid())});
+  manager.Ready();
+  const auto interval = std::chrono::nanoseconds(manager.watch_interval());
+  const timespec tick{interval.count() / 1'000'000'000, interval.count() % 1'000'000'000};
+  while (::sigtimedwait(&ends, nullptr, &tick) < 0) {
+    book->Watch();
+    manager.Alive();
+  }
+  manager.Stopping();
+  server->Shutdown(std::chrono::system_clock::time_point());
+  Log(LogLevel::kInfo, "InjectorStopped");
+  return Status::Ok();
+}
+}  // namespace
+
+int RunInjector(const InjectorConfig& config) {
+  const ServiceManager manager = ServiceManager::FromEnvironment();
+  sigset_t ends;
+  ::sigemptyset(&ends);
+  ::sigaddset(&ends, SIGTERM);
+  ::sigaddset(&ends, SIGINT);
+  // Blocked before any thread exists, so that only this thread takes these signals.
+  ::pthread_sigmask(SIG_BLOCK, &ends, nullptr);
+  ::signal(SIGPIPE, SIG_IGN);
+  const mode_t umask = ::umask(077);  // the socket and the orders are for this user only
+  const Status status = Serve(config, umask, ends, manager);
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "holdfast-fault: %s\n", status.message().c_str());
+  return 1;
+}
+
+}  // namespace holdfast::faults

@@ -1,0 +1,11 @@
+#pragma once
+
+#include "faults/injector/config.h"
+
+namespace holdfast::faults {
+
+/// Runs the fault injector until SIGTERM or SIGINT and returns the exit code of the process. Faults
+/// in force continue, and end at their time.
+int RunInjector(const InjectorConfig& config);
+
+}  // namespace holdfast::faults

@@ -1,0 +1,274 @@
+#include "tests/simulation/checker.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "coordinator/store/record_codec.h"
+
+namespace holdfast::simulation {
+
+void Checker::Fail(std::string problem) {
+  if (problems_.size() < 20) problems_.push_back(std::move(problem));
+}
+
+void Checker::OnStored(std::span<const coord::Mutation> mutations) {
+  for (const coord::Mutation& mutation : mutations) {
+    if (mutation.key.starts_with(coord::kVersionPrefix)) OnVersion(mutation);
+    if (mutation.key.starts_with(coord::kLineagePrefix)) OnLineage(mutation);
+  }
+}
+
+void Checker::OnVersion(const coord::Mutation& mutation) {
+  if (!mutation.value) {
+    // "version/<job>/<version>"
+    const std::string rest = mutation.key.substr(coord::kVersionPrefix.size());
+    const size_t slash = rest.find('/');
+    JobView& view = jobs_[rest.substr(0, slash)];
+    const auto version = ParseVersionId(rest.substr(slash + 1));
+    if (version) view.tiers.erase(*version);
+    return;
+  }
+  const auto record = coord::DecodeVersion(mutation.key, *mutation.value);
+  if (!record) return Fail("a stored version cannot be decoded: " + record.error().ToString());
+  JobView& view = jobs_[record->job];
+  const uint32_t before = view.tiers[record->version];
+  if (record->phase == coord::Phase::kRemoving) {
+    const auto required = Required(view);
+    if (required && record->version == *required && before != 0) {
+      Fail(fmt::format("{} of {} is removed although it is the newest that a restore can use",
+                       ToString(record->version), record->job));
+    }
+    if (before != 0) ++counts_.removed;
+    view.tiers[record->version] = 0;
+    return;
+  }
+  if (record->phase != coord::Phase::kCommitted) return;
+  view.tiers[record->version] = record->tiers;
+  if (before == 0 && record->tiers != 0 && record->adopted_from.value == 0 &&
+      record->version.incarnation != view.incarnation) {
+    Fail(fmt::format("{} of {} is committed although incarnation {} runs",
+                     ToString(record->version), record->job, view.incarnation.value));
+  }
+  for (Tier tier : {Tier::kMemory, Tier::kPeer, Tier::kDisk}) {
+    // An adopted version has each shard somewhere, not all of them at one tier.
+    const bool now = (record->tiers & TierBit(tier)) != 0 && record->adopted_from.value == 0;
+    if (now && (before & TierBit(tier)) == 0) {
+      OnCommitted(record->job, view, record->version, record->world, tier);
+    }
+  }
+}
+
+void Checker::OnCommitted(const std::string& job, JobView& view, VersionId version, uint32_t world,
+                          Tier tier) {
+  ++counts_.commits;
+  if (tier == Tier::kPeer) ++counts_.peer_commits;
+  if (tier == Tier::kDisk) ++counts_.disk_commits;
+  Promise promise{version, world, {}, {}};
+  // A version at peer has its shards in memory.
+  const Tier where = tier == Tier::kDisk ? Tier::kDisk : Tier::kMemory;
+  for (uint32_t rank = 0; rank < world; ++rank) {
+    const ShardKey key{job, version, Rank{rank}};
+    if (tier != Tier::kPeer && !ever_reported_.contains({key, where})) {
+      Fail(fmt::format("{} is committed at {}, and no agent ever reported {}", ToString(version),
+                       ToString(tier), ToString(key)));
+    }
+    for (const std::string& node : replicas_[{key, where}]) promise.places.insert({rank, node});
+  }
+  auto& newest = view.newest[tier];
+  if (newest.world == 0 || newest.version < version) newest = std::move(promise);
+}
+
+void Checker::OnLineage(const coord::Mutation& mutation) {
+  if (!mutation.value) {
+    // "lineage/<job>/<incarnation>": an operator has removed the job.
+    const std::string rest = mutation.key.substr(coord::kLineagePrefix.size());
+    return OnForgotten(rest.substr(0, rest.find('/')));
+  }
+  const auto record = coord::DecodeLineage(mutation.key, *mutation.value);
+  if (!record) return Fail("a stored lineage cannot be decoded: " + record.error().ToString());
+  JobView& view = jobs_[record->job];
+  if (record->incarnation > view.incarnation) view.incarnation = record->incarnation;
+  for (const coord::PlannedGroup& group : record->peers) {
+    auto [found, fresh] = view.parity.try_emplace(record->incarnation, group.parity);
+    if (!fresh) found->second = std::min(found->second, group.parity);
+  }
+  if (record->incarnation != view.incarnation || record->decision == coord::Decision::kNone) return;
+  OnDecision(record->job, view,
+             record->decision == coord::Decision::kVersion ? std::optional(record->restored)
+                                                           : std::nullopt);
+}
+
+void Checker::OnDecision(const std::string& job, JobView& view, std::optional<VersionId> version) {
+  const auto required = Required(view);
+  if (demand_newest_ && required) {
+    ++counts_.demanded;
+    if (!version || *version < *required) {
+      Fail(
+          fmt::format("{}: incarnation {} restores {} although {} is committed and nothing "
+                      "destroyed it",
+                      job, view.incarnation.value, version ? ToString(*version) : "nothing",
+                      ToString(*required)));
+    }
+  }
+  if (version && view.tiers[*version] == 0) {
+    Fail(fmt::format("{}: incarnation {} restores {}, which is not committed", job,
+                     view.incarnation.value, ToString(*version)));
+  }
+  // Newer versions of earlier incarnations are abandoned now. A stored lineage may be written
+  // again later, when its own versions exist.
+  std::erase_if(view.newest, [&](const auto& entry) {
+    const VersionId newest = entry.second.version;
+    return newest.incarnation < view.incarnation && (!version || newest > *version);
+  });
+}
+
+bool Checker::IsUnbroken(const JobView& view, Tier tier) const {
+  const Promise& promise = view.newest.at(tier);
+  if (tier == Tier::kPeer) {
+    auto parity = view.parity.find(promise.version.incarnation);
+    return parity != view.parity.end() && promise.memory_lost.size() <= parity->second;
+  }
+  for (uint32_t rank = 0; rank < promise.world; ++rank) {
+    const bool found =
+        std::any_of(promise.places.begin(), promise.places.end(), [&](const Place& place) {
+          return place.first == rank && (tier != Tier::kDisk || !tainted_.contains(place.second));
+        });
+    if (!found) return false;
+  }
+  return true;
+}
+
+std::optional<VersionId> Checker::Required(const JobView& view) const {
+  std::optional<VersionId> required;
+  for (const auto& [tier, promise] : view.newest) {
+    auto stored = view.tiers.find(promise.version);
+    const bool on_disk = stored != view.tiers.end() && (stored->second & TierBit(Tier::kDisk)) != 0;
+    // Memory may be released once the version is at every tier.
+    if (tier != Tier::kDisk && on_disk) continue;
+    if (!IsUnbroken(view, tier)) continue;
+    if (!required || *required < promise.version) required = promise.version;
+  }
+  return required;
+}
+
+std::optional<VersionId> Checker::NewestAt(const std::string& job, Tier tier) const {
+  auto found = jobs_.find(job);
+  if (found == jobs_.end()) return std::nullopt;
+  std::optional<VersionId> newest;
+  for (const auto& [version, tiers] : found->second.tiers) {
+    if ((tiers & TierBit(tier)) != 0) newest = version;
+  }
+  return newest;
+}
+
+bool Checker::IsOfRun(const std::string& job, VersionId version, uint64_t run) const {
+  const auto& runs = jobs_.at(job).runs;
+  auto found = runs.find(run);
+  return found != runs.end() && found->second == version.incarnation;
+}
+
+void Checker::OnStoreReplaced(const std::map<std::string, std::string, std::less<>>& records) {
+  for (auto& [name, view] : jobs_) {
+    view.tiers.clear();
+    view.newest.clear();
+    view.parity.clear();
+    view.incarnation = {};
+    view.restored.clear();
+  }
+  ++store_life_;
+  store_lost_ = records.empty();
+  if (store_lost_) runs_.clear();
+  adopted_ = false;
+  notified_.clear();
+  for (const auto& [key, value] : records) {
+    if (const auto version = coord::DecodeVersion(key, value)) {
+      jobs_[version->job].tiers[version->version] =
+          version->phase == coord::Phase::kCommitted ? version->tiers : 0;
+    } else if (const auto lineage = coord::DecodeLineage(key, value)) {
+      Incarnation& newest = jobs_[lineage->job].incarnation;
+      newest = std::max(newest, lineage->incarnation);
+    }
+  }
+}
+
+void Checker::OnForgotten(const std::string& job) {
+  JobView& view = jobs_[job];
+  view.tiers.clear();
+  view.newest.clear();
+  view.incarnation = {};
+}
+
+bool Checker::MustRestore(const std::string& job) const {
+  auto found = jobs_.find(job);
+  return found != jobs_.end() && Required(found->second).has_value();
+}
+
+void Checker::OnMemoryLost(const std::string& node) {
+  for (auto& [key, nodes] : replicas_) {
+    if (key.second == Tier::kMemory) nodes.erase(node);
+  }
+  for (auto& [name, view] : jobs_) {
+    for (auto& [tier, promise] : view.newest) {
+      if (tier == Tier::kDisk) continue;
+      promise.memory_lost.insert(node);
+      std::erase_if(promise.places, [&](const Place& place) { return place.second == node; });
+    }
+  }
+}
+
+void Checker::OnDiskLost(const std::string& node) {
+  for (auto& [key, nodes] : replicas_) {
+    if (key.second == Tier::kDisk) nodes.erase(node);
+  }
+  for (auto& [name, view] : jobs_) {
+    auto found = view.newest.find(Tier::kDisk);
+    if (found == view.newest.end()) continue;
+    std::erase_if(found->second.places, [&](const Place& place) { return place.second == node; });
+  }
+}
+
+void Checker::OnDiskTainted(const std::string& node) { tainted_.insert(node); }
+
+void Checker::OnReplica(const std::string& node, const ShardKey& key, Tier tier) {
+  replicas_[{key, tier}].insert(node);
+  ever_reported_.insert({key, tier});
+}
+
+void Checker::OnReplicaGone(const std::string& node, const ShardKey& key, Tier tier) {
+  auto found = replicas_.find({key, tier});
+  if (found != replicas_.end()) found->second.erase(node);
+}
+
+void Checker::OnRestored(const std::string& job, uint64_t run, uint64_t life, uint32_t rank,
+                         std::optional<VersionId> version, std::optional<uint64_t> saved_by) {
+  ++(version ? counts_.restores : counts_.fresh);
+  // The decision was of the life before: the numbers of both mean different starts.
+  if (life != store_life_) return;
+  JobView& view = jobs_[job];
+  auto [found, first] = view.restored.try_emplace(run, Restored{version, saved_by});
+  if (!first && (found->second.version != version || found->second.saved_by != saved_by)) {
+    const auto name = [](const std::optional<VersionId>& one) {
+      return one ? ToString(*one) : std::string("nothing");
+    };
+    Fail(fmt::format("{}, run {}: rank {} restored {}, another rank {}", job, run, rank,
+                     name(version), name(found->second.version)));
+  }
+  if (version && store_lost_ && !adopted_ && !runs_.contains({job, *saved_by})) {
+    Fail(
+        fmt::format("{}, run {}: rank {} restored {}, which run {} saved before the store was "
+                    "lost",
+                    job, run, rank, ToString(*version), *saved_by));
+  }
+}
+
+void Checker::OnNotified(pid_t pid, VersionId version, Tier tier) {
+  VersionId& newest = notified_[{pid, tier}];
+  if (version < newest) {
+    Fail(fmt::format("trainer {} got a notice that {} is the newest at {}, after {}", pid,
+                     ToString(version), ToString(tier), ToString(newest)));
+  }
+  newest = std::max(newest, version);
+}
+
+}  // namespace holdfast::simulation
