@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/config.h"
 #include "cli/cluster/cells.h"
 #include "cli/cluster/commands.h"
@@ -94,13 +96,23 @@ Cell ParityCell(const coordinator::JobStatus& job, bool wide) {
   return {wide ? text + " of " + ToString(target) : text};
 }
 
-/// Writes one row per job; counters only in wide output.
+/// True if a version was or is being copied to tier remote. Most clusters have no such tier.
+bool HasRemote(const coordinator::GetStatusReply& status) {
+  return std::any_of(status.jobs().begin(), status.jobs().end(), [](const auto& job) {
+    return FromProto(job.remote_committed()) != VersionId{} ||
+           FromProto(job.remote_copying()) != VersionId{};
+  });
+}
+
+/// Writes one row per job; counters only in wide output, tier remote only where it is used.
 void WriteJobs(Output& output, const ClusterSnapshot& snapshot) {
-  std::vector<Column> columns = {
-      {"JOB", false, true},         {"PHASE", false, false},  {"INC", true, false},
-      {"RANKS", true, false},       {"MEMORY", false, false}, {"PEER", false, false},
-      {"PARITY", false, false},     {"DISK", false, false},   {"REMOTE", false, false},
-      {"RESTORABLE", false, false}, {"PENDING", true, false}};
+  const bool remote = output.wide() || HasRemote(snapshot.status);
+  std::vector<Column> columns = {{"JOB", false, true},     {"PHASE", false, false},
+                                 {"INC", true, false},     {"RANKS", true, false},
+                                 {"MEMORY", false, false}, {"PEER", false, false},
+                                 {"PARITY", false, false}, {"DISK", false, false}};
+  if (remote) columns.push_back({"REMOTE", false, false});
+  columns.insert(columns.end(), {{"RESTORABLE", false, false}, {"PENDING", true, false}});
   if (output.wide()) {
     columns.insert(columns.end(), {{"COMMITTED", true, false},
                                    {"ABORTED", true, false},
@@ -119,12 +131,12 @@ void WriteJobs(Output& output, const ClusterSnapshot& snapshot) {
         {Committed(job.memory_committed(), seen.committed_wall_nanos[Tier::kMemory], now)},
         {Committed(job.peer_committed(), seen.committed_wall_nanos[Tier::kPeer], now)},
         ParityCell(job, output.wide()),
-        {Committed(job.disk_committed(), seen.committed_wall_nanos[Tier::kDisk], now)},
-        RemoteCell(job, seen.committed_wall_nanos[Tier::kRemote], now),
-        RestorableCell(job),
-        {seen.pending_bytes > 0
-             ? fmt::format("{} ({})", job.pending_versions(), FormatBytes(seen.pending_bytes))
-             : std::to_string(job.pending_versions())}};
+        {Committed(job.disk_committed(), seen.committed_wall_nanos[Tier::kDisk], now)}};
+    if (remote) row.push_back(RemoteCell(job, seen.committed_wall_nanos[Tier::kRemote], now));
+    row.push_back(RestorableCell(job));
+    row.push_back({seen.pending_bytes > 0 ? fmt::format("{} ({})", job.pending_versions(),
+                                                        FormatBytes(seen.pending_bytes))
+                                          : std::to_string(job.pending_versions())});
     if (output.wide()) {
       row.push_back({std::to_string(job.committed_total())});
       row.push_back({std::to_string(job.aborted_total())});

@@ -156,6 +156,24 @@ Status DrillRunner::Begin() {
   return Status::Ok();
 }
 
+/// Pins the newest version on disk and records its digests. The version that will be restored may be
+/// committed when its digests can no longer be recorded: the pinned one is compared instead.
+void DrillRunner::KeepOneVersion() {
+  for (int tries = 0; tries < kVersionTries; ++tries) {
+    // Retention may remove a version before the pin takes effect. A newer one is tried then.
+    if (client_.Pin(job_, before_.disk, true).ok()) {
+      pinned_.insert(before_.disk);
+      if (DigestsOf(before_.disk)) {
+        before_.kept = before_.disk;
+        return;
+      }
+    }
+    const auto status = client_.GetStatus(job_);
+    if (!status || !Pause(kComparablePollMs).ok()) return;
+    before_.disk = FromProto(status->jobs(0).disk_committed());
+  }
+}
+
 DrillRunner::Snapshot DrillRunner::TakeSnapshot() {
   Snapshot snapshot;
   auto status = client_.GetStatus(job_);
@@ -363,12 +381,7 @@ Result<DrillReport> DrillRunner::Run(DrillPlan plan, int64_t give_up_ms) {
       pinned_.insert(plan.version);
       RecordDigests(plan.version);
     }
-    // The version that will be restored may be committed when its digests can no longer be
-    // recorded. Another one is pinned as a substitute.
-    if (TraitsOf(plan.kind).restarts && client_.Pin(job_, before_.disk, true).ok()) {
-      pinned_.insert(before_.disk);
-      if (DigestsOf(before_.disk)) before_.kept = before_.disk;
-    }
+    if (TraitsOf(plan.kind).restarts) KeepOneVersion();
     injected_ = context_.clock.Now();
     injected_wall_ = context_.clock.WallNanos();
     report.wall_nanos = injected_wall_;

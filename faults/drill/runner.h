@@ -64,6 +64,7 @@ class DrillRunner {
   template <typename Try>
   auto OnSomeVersion(DrillPlan* plan, Try attempt) -> decltype(attempt());
   Status Begin();
+  void KeepOneVersion();
   Status End(const DrillPlan& plan, int64_t timeout_ms);
   Snapshot TakeSnapshot();
   void RecordDigests(VersionId version);

@@ -213,7 +213,7 @@ TEST_F(ExportTest, WithADamagedReplicaAnotherIsReadOrNothingIsWritten) {
   FlipBit(folder_ / "n1/lm/v1-20/rank-3.safetensors", (1 << 20) + 9);
   CliResult damaged = Export({"--format", "safetensors"});
   EXPECT_EQ(damaged.exit_code, 2) << damaged.Shown();
-  EXPECT_THAT(damaged.err, testing::ContainsRegex("chunk 1 .*rank-3.safetensors"));
+  EXPECT_THAT(damaged.err, testing::ContainsRegex("rank-3.safetensors: chunk 1 "));
   EXPECT_THAT(SortedNamesIn(folder_ / "out"), IsEmpty());
   MakeNode(folder_ / "copy", 1);
   CliResult result = RunCli({"export", "lm", "--to", folder_ / "out", "--format", "safetensors",

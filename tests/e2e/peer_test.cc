@@ -165,7 +165,7 @@ TEST_F(PeerTest, OneLossTooManyIsNamedAndTheDiskVersionIsRestored) {
   ASSERT_TRUE(versions.has_value());
   EXPECT_EQ(versions->exit_code, 0) << versions->errors;
   EXPECT_THAT(versions->out,
-              ::testing::ContainsRegex("misses 2: n1 .rank-1, parity-1., n2 .rank-2, parity-2."))
+              ::testing::ContainsRegex("lacks 2: n1 .rank-1, parity-1., n2 .rank-2, parity-2."))
       << ToString(newest);
   const std::vector<Restored> restored = StartAgain();
   ASSERT_EQ(restored.size(), 4U) << training_->LogTail();

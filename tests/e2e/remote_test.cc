@@ -37,6 +37,15 @@ class RemoteTest : public ProtectedCluster {
     EXPECT_TRUE(copied) << "nothing was committed at remote\n" << Evidence();
     return job_->Newest(v1::Tier::kRemote).value_or(VersionId{});
   }
+  /// Saves until no rank has skipped the last step.
+  bool SaveUntilAllRanksSaved() {
+    return job_->SaveUntil(
+        [&] {
+          const auto newest = job_->Newest(v1::Tier::kMemory);
+          return newest && newest->step.value == job_->step();
+        },
+        kTimeout);
+  }
   Json CliJson(std::vector<std::string> command) {
     command.insert(command.end(), {"-o", "json"});
     const auto result = cluster_->Cli(command);
@@ -79,7 +88,8 @@ TEST_F(RemoteTest, ACheckpointSurvivesTheLossOfAllNodesAndRestoresOnNewOnes) {
   VersionId promised = SaveUntilRemote();
   promised = SaveUntilRemote(promised);
   // A wait takes the last step to the tier, although no newer version follows.
-  const uint64_t last = job_->Save();
+  ASSERT_TRUE(SaveUntilAllRanksSaved());
+  const uint64_t last = job_->step();
   const v1::Status waited =
       job_->client(0).Wait(last, v1::Tier::kRemote, std::chrono::milliseconds(kTimeout));
   ASSERT_TRUE(waited.ok()) << waited.ToString() << Evidence();

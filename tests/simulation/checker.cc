@@ -50,12 +50,28 @@ void Checker::OnVersion(const coord::Mutation& mutation) {
     Fail(fmt::format("{} of {} is committed although incarnation {} runs",
                      ToString(record->version), record->job, view.incarnation.value));
   }
+  if (record->adopted_from.value != 0) return OnAdopted(view, *record);
   for (Tier tier : {Tier::kMemory, Tier::kPeer, Tier::kDisk}) {
-    // An adopted version has each shard somewhere, not all of them at one tier.
-    const bool now = (record->tiers & TierBit(tier)) != 0 && record->adopted_from.value == 0;
-    if (now && (before & TierBit(tier)) == 0) {
+    if ((record->tiers & TierBit(tier)) != 0 && (before & TierBit(tier)) == 0) {
       OnCommitted(record->job, view, record->version, record->world, tier);
     }
+  }
+}
+
+void Checker::OnAdopted(JobView& view, const coord::VersionRecord& record) {
+  // An adopted version has each shard somewhere, not necessarily all of them at one tier.
+  for (Tier tier : {Tier::kMemory, Tier::kDisk}) {
+    Promise promise{record.version, record.world, {}, {}};
+    std::set<uint32_t> ranks;
+    for (uint32_t rank = 0; rank < record.world; ++rank) {
+      for (const std::string& node : replicas_[{{record.job, record.version, Rank{rank}}, tier}]) {
+        promise.places.insert({rank, node});
+        ranks.insert(rank);
+      }
+    }
+    if (ranks.size() != record.world) continue;
+    auto& newest = view.newest[tier];
+    if (newest.world == 0 || newest.version < record.version) newest = std::move(promise);
   }
 }
 

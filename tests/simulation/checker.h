@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "coordinator/state/records.h"
 #include "coordinator/store/meta_store.h"
 
 namespace holdfast::simulation {
@@ -94,6 +95,7 @@ class Checker {
 
   void OnVersion(const coord::Mutation& mutation);
   void OnLineage(const coord::Mutation& mutation);
+  void OnAdopted(JobView& view, const coord::VersionRecord& record);
   void OnCommitted(const std::string& job, JobView& view, VersionId version, uint32_t world,
                    Tier tier);
   void OnDecision(const std::string& job, JobView& view, std::optional<VersionId> version);

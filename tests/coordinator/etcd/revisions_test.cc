@@ -50,8 +50,8 @@ TEST_P(RevisionsTest, ACommittedVersionCostsAtMostTwoRevisionsPerTier) {
       }
     }
     const VersionId last{Incarnation{1}, Step{kVersions}};
-    ASSERT_TRUE(local::WaitUntil([&] { return agent.StateOf("gpt").committed[Tier::kDisk] == last; },
-                                 std::chrono::seconds(20)));
+    const auto on_disk = [&] { return agent.StateOf("gpt").committed[Tier::kDisk] == last; };
+    ASSERT_TRUE(local::WaitUntil(on_disk, std::chrono::seconds(20)));
     const int64_t revisions = etcd.revision() - before;
     RecordProperty("revisions", static_cast<int>(revisions));
     EXPECT_GE(revisions, static_cast<int64_t>(kVersions) * kTiers);

@@ -54,9 +54,14 @@ def browser(width, height, dark):
 
 
 def wait_until(condition, seconds, what):
+    """An update of the page replaces elements: one that is gone when it is read is looked up again."""
+    stale = importlib.import_module("selenium.common.exceptions").StaleElementReferenceException
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        value = condition()
+        try:
+            value = condition()
+        except stale:
+            continue
         if value:
             return value
         time.sleep(0.05)
