@@ -156,8 +156,8 @@ Status DrillRunner::Begin() {
   return Status::Ok();
 }
 
-/// Pins the newest version on disk and records its digests. The version that will be restored may be
-/// committed when its digests can no longer be recorded: the pinned one is compared instead.
+/// Pins the newest version on disk and records its digests. The version that will be restored may
+/// be committed when its digests can no longer be recorded: the pinned one is compared instead.
 void DrillRunner::KeepOneVersion() {
   for (int tries = 0; tries < kVersionTries; ++tries) {
     // Retention may remove a version before the pin takes effect. A newer one is tried then.

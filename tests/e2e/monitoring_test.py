@@ -101,6 +101,13 @@ class Cluster:
                     "arena.bytes": "64MiB", "disk.every": 0, "peers.every": 200, "workers.enabled": "true",
                     "workers.log_dir": at / "log", **metrics})
 
+    def start_injector(self, node):
+        at = self.root / node
+        self.start(f"fault-{node}", "fault",
+                   {"cluster": "local", "node": node, "coordinator": self.endpoint,
+                    "listen": f"unix:{at}/fault.sock", "run_dir": at / "fault", "agent_run_dir": at / "run",
+                    "data_dirs": f'["{at}/data"]', "drills.enabled": "true"})
+
     def metrics_address(self, name):
         log = self.root / f"{name}.log"
         found = wait(f"metrics of {name}", lambda: re.search(r"MetricsListening address=(\S+)", log.read_text()))
@@ -237,7 +244,8 @@ def committed_step(prometheus):
 
 def drill(cluster, prometheus):
     """Kills a rank, puts a node in quarantine, and takes an agent away until the alerts fire."""
-    cluster.cli("drill", "kill-rank", "--job", "lm", "--target", "rank", "1", "--yes")
+    injectors = [word for node in NODES for word in ("--injector", f"{node}=unix:{cluster.root}/{node}/fault.sock")]
+    cluster.cli("drill", "kill-rank", "--job", "lm", "--target", "rank", "1", "--yes", *injectors)
     cluster.cli("quarantine", "n0", "--why", "a test")
     wait("HoldfastNodeQuarantined fires", lambda: "HoldfastNodeQuarantined" in prometheus.firing())
     cluster.cli("quarantine", "n0", "--release")
@@ -289,6 +297,7 @@ def run(bins, root):
         cluster.start_coordinator()
         for node in NODES:
             cluster.start_agent(node)
+            cluster.start_injector(node)
         prometheus = Prometheus(cluster)
         wait("all nodes are up", lambda: prometheus.query("sum(holdfast_node_up) == 3"))
         wait("all targets are up", lambda: prometheus.query("sum(up) == 3"))
