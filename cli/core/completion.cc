@@ -81,7 +81,9 @@ std::string ZshCompletion(const CLI::App& app) {
          "    esac ;;\n"
          "  esac\n"
          "}\n"
-         "compdef _holdfast holdfast\n";
+         // An autoloaded file is the function's body at the first Tab; a sourced file is not.
+         "if [ \"$funcstack[1]\" = _holdfast ]; then _holdfast \"$@\"; else compdef _holdfast "
+         "holdfast; fi\n";
 }
 
 std::string BashCompletion(const CLI::App& app) {

@@ -54,6 +54,7 @@ def listing():
 def version_two(deb):
     """Returns the package with a higher version and the same contents."""
     folder = WORK / "version-two" / deb.name
+    folder.parent.mkdir(exist_ok=True)
     run("dpkg-deb", "-R", deb, folder)
     control = folder / "DEBIAN" / "control"
     control.write_text(control.read_text().replace("1.0~test1", "1.0~test2"))
