@@ -1,25 +1,36 @@
 #!/usr/bin/env bash
 # Makes the Debian packages of Holdfast: holdfast-server, holdfast-cli, holdfast-drills, libholdfast1, libholdfast-dev.
+# Or, with --wheel, the Python package.
 #
 #   deploy/package.sh [--out FOLDER] [--from BUILD] [--version VERSION]
+#   deploy/package.sh --wheel [--out FOLDER] [--from BUILD] [--python PYTHON]
 #
 #   --out      where the packages go; build/packages if not given
 #   --from     packages the programs of this build folder instead of building a release
-#   --version  the version of the packages; the project's version and the commit if not given
+#   --version  the version of the Debian packages; the project's version and the commit if not given
+#   --python   the Python that builds the wheel; /usr/bin/python3 if not given. The wheel of 3.11 is for 3.11 alone.
+#              The wheel of a newer one uses the stable ABI and is for 3.12 and all later ones
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
-out=$root/build/packages from="" version=""
+out=$root/build/packages from="" version="" wheel="" python=/usr/bin/python3
 while [ $# -gt 0 ]; do
   case "$1" in
     --out) out=$2; shift 2 ;;
     --from) from=$(cd "$2" && pwd); shift 2 ;;
     --version) version=$2; shift 2 ;;
-    --help) sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    --wheel) wheel=1; shift ;;
+    --python) python=$2; shift 2 ;;
+    --help) sed -n '2,13s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "deploy/package.sh: unknown argument $1; see --help" >&2; exit 64 ;;
   esac
 done
 
+mkdir -p "$out"
+out=$(cd "$out" && pwd)
 cd "$root"
+if [ -n "$wheel" ]; then
+  exec deploy/wheel.sh "$python" "$out" "$from"
+fi
 for tool in dh dpkg-buildpackage help2man; do
   command -v "$tool" >/dev/null || { echo "deploy/package.sh: $tool is missing; run deploy/install-deps.sh --ops" >&2; exit 1; }
 done
@@ -41,7 +52,6 @@ holdfast ($version) unstable; urgency=medium
  -- Holdfast developers <holdfast@lists.example.org>  $(git log -1 --format=%cD 2>/dev/null || date -R)
 END
 (cd "$work/holdfast" && HOLDFAST_BUILD=$from dpkg-buildpackage --build=binary --unsigned-changes --no-check-builddeps >&2)
-mkdir -p "$out"
 rm -f "$out"/*.deb
 cp "$work"/*.deb "$out"
 ls "$out"/*.deb

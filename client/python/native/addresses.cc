@@ -62,7 +62,7 @@ uintptr_t AddressFrom(const nb::object& number) { return nb::cast<uintptr_t>(num
 /// reference to the tensor, and torch.utils.swap_tensors fails if there is another reference.
 void* HandleWithin(const TorchC& c, const nb::object& tensor) {
   if (!c.complete()) return nullptr;
-  PyObject* capsule = PyObject_CallOneArg(c.new_handle, tensor.ptr());
+  PyObject* capsule = PyObject_CallFunctionObjArgs(c.new_handle, tensor.ptr(), nullptr);
   if (capsule == nullptr) {
     PyErr_Clear();  // not a tensor
     return nullptr;
@@ -74,7 +74,9 @@ void* HandleWithin(const TorchC& c, const nb::object& tensor) {
   const void* const wanted = *static_cast<void**>(made);
   c.delete_tensor(made);
   auto* words = reinterpret_cast<void**>(tensor.ptr());
-  const auto count = static_cast<size_t>(Py_TYPE(tensor.ptr())->tp_basicsize) / sizeof(void*);
+  const nb::object bytes =
+      nb::handle(reinterpret_cast<PyObject*>(Py_TYPE(tensor.ptr()))).attr("__basicsize__");
+  const size_t count = nb::cast<size_t>(bytes) / sizeof(void*);
   void** const begin = words + sizeof(PyObject) / sizeof(void*);
   void** const found = std::find(begin, std::max(begin, words + count), wanted);
   return found < words + count ? found : nullptr;

@@ -98,8 +98,8 @@ class Watch {
     if (object == nullptr) return false;
     if (PyDict_Check(object) || PyList_Check(object)) return true;
     if (!PyTuple_CheckExact(object)) return false;
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(object); ++i) {
-      if (IsWatched(PyTuple_GET_ITEM(object, i), tensor)) return true;
+    for (Py_ssize_t i = 0; i < PyTuple_Size(object); ++i) {
+      if (IsWatched(PyTuple_GetItem(object, i), tensor)) return true;
     }
     return false;
   }
@@ -113,14 +113,14 @@ class Watch {
   template <typename Visit>
   static void EachOf(PyObject* container, const Visit& visit) {
     if (PyList_Check(container)) {
-      for (Py_ssize_t i = 0; i < PyList_GET_SIZE(container); ++i) {
-        if (!visit(nullptr, PyList_GET_ITEM(container, i))) return;
+      for (Py_ssize_t i = 0; i < PyList_Size(container); ++i) {
+        if (!visit(nullptr, PyList_GetItem(container, i))) return;
       }
       return;
     }
     if (PyTuple_Check(container)) {
-      for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(container); ++i) {
-        if (!visit(nullptr, PyTuple_GET_ITEM(container, i))) return;
+      for (Py_ssize_t i = 0; i < PyTuple_Size(container); ++i) {
+        if (!visit(nullptr, PyTuple_GetItem(container, i))) return;
       }
       return;
     }
@@ -155,7 +155,7 @@ class Watch {
   }
 
   static bool HasValues(const nb::dict& dictionary, const Values& values) {
-    if (static_cast<size_t>(PyDict_GET_SIZE(dictionary.ptr())) != values.size()) return false;
+    if (static_cast<size_t>(PyDict_Size(dictionary.ptr())) != values.size()) return false;
     PyObject* key = nullptr;
     PyObject* value = nullptr;
     Py_ssize_t at = 0;

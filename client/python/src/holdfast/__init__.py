@@ -16,7 +16,7 @@ programs:
 Errors are `HoldfastError` and its subclasses. Messages go to the logger "holdfast".
 """
 
-from . import records
+from . import plugins, records
 from ._native import version_string as _version_string
 from .client import Client, Phase, Piece, Restored, Tier, Version, VersionReader
 from .errors import *  # noqa: F403
@@ -25,4 +25,4 @@ from .tensors import Device, DType, Tensor
 
 __version__: str = _version_string()
 __all__ = ["Client", "DType", "Device", "Phase", "Piece", "Restored", "Tensor", "Tier",
-           "Version", "VersionReader", "records", *_errors]
+           "Version", "VersionReader", "plugins", "records", *_errors]
