@@ -20,7 +20,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 TOOLS = ("dh", "dpkg-buildpackage", "dpkg-deb", "fakeroot", "help2man", "lintian", "mmdebstrap", "zsh")
 NAMES = ("holdfast-server", "holdfast-cli", "holdfast-drills", "libholdfast1", "libholdfast-dev")
 # What apt, dpkg and ldconfig change in every installation, and what the test itself puts there.
-NOISE = re.compile(r"^(proc|sys|dev|tmp|test|var/(lib/(apt|dpkg)|cache|log)|etc/(ld\.so\.cache|\.pwd\.lock))(/|$)")
+NOISE = re.compile(r"^(proc|sys|dev|tmp|test|run/adduser|var/(lib/(apt|dpkg)|cache|log)|"
+                   r"etc/(ld\.so\.cache|\.pwd\.lock))(/|$)")
 BUILD = pathlib.Path()
 WORK = pathlib.Path()
 CHROOT = pathlib.Path()
@@ -132,9 +133,11 @@ class LifeTest(unittest.TestCase):
         for process in reversed(self.processes):
             self.stop(process)
 
-    def start(self, *command):
-        process = subprocess.Popen(["chroot", str(CHROOT), *command], stdout=subprocess.DEVNULL,
-                                   stderr=(WORK / "processes.log").open("a"), start_new_session=True)
+    def start(self, *command, user="holdfast"):
+        """Starts a program in the chroot. The servers run as the user of their units."""
+        with (WORK / "processes.log").open("a") as log:
+            process = subprocess.Popen(["chroot", f"--userspec={user}", str(CHROOT), *command],
+                                       stdout=subprocess.DEVNULL, stderr=log, start_new_session=True)
         self.processes.append(process)
         return process
 
@@ -191,18 +194,18 @@ class LifeTest(unittest.TestCase):
         for name in ("agent", "coordinator"):
             path = CHROOT / "etc/holdfast" / f"{name}.toml"
             text = path.read_text().replace("127.0.0.1:7070", "unix:/run/holdfast/coordinator.sock")
-            text = text.replace('"127.0.0.1:0"', '"unix:/run/holdfast/data.sock"').replace("4096MiB", "256MiB")
-            path.write_text(text)
+            path.write_text(text.replace("4096MiB", "256MiB"))
         shutil.copy(BUILD / "bin" / "holdfast-charlm", CHROOT / "test")
         shutil.copy(ROOT / "LICENSE", CHROOT / "test" / "text")
         self.start("/usr/bin/holdfast-keeper", "--run-dir", "/run/holdfast")
         self.start("/usr/bin/holdfast-coordinator", "--config", "/etc/holdfast/coordinator.toml")
         agent = self.start_agent()
+        self.await_output("node-1", "holdfast", "--endpoint", "unix:/run/holdfast/coordinator.sock", "nodes")
         (CHROOT / "test/rendezvous").mkdir()
         trainer = self.start("/test/holdfast-charlm", "--rank", "0", "--world", "1", "--rendezvous", "/test/rendezvous",
                              "--text", "/test/text", "--params", "20000", "--job", "job", "--run-id", "r1", "--socket",
                              "/run/holdfast/agent.sock", "--steps", "600", "--step-sleep-ms", "50", "--events",
-                             "/test/events", "--wait-at-end", "disk")
+                             "/test/events", "--wait-at-end", "disk", user="root")
         self.await_output(r"1-\d+", "holdfast", "--endpoint", "unix:/run/holdfast/coordinator.sock", "versions", "job")
         install(two)
         committed = self.newest_step()
