@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
@@ -259,7 +260,10 @@ Result<Cluster::CliResult> Cluster::Cli(std::vector<std::string> arguments,
   HOLDFAST_ASSIGN_OR_RETURN(std::string dir, MakeTempDir("hf-cli"));
   ProcessOptions process;
   process.argv = options_.cli_command;
-  process.argv.insert(process.argv.end(), {BinaryDir() + "/holdfast", "--endpoint", endpoint()});
+  process.argv.push_back(BinaryDir() + "/holdfast");
+  if (std::find(arguments.begin(), arguments.end(), "--endpoint") == arguments.end()) {
+    process.argv.insert(process.argv.end(), {"--endpoint", endpoint()});
+  }
   process.argv.insert(process.argv.end(), options_.cli_options.begin(), options_.cli_options.end());
   process.argv.insert(process.argv.end(), arguments.begin(), arguments.end());
   process.log_path = dir + "/out";

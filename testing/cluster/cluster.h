@@ -89,7 +89,7 @@ class Cluster {
     std::string out;
     std::string errors;
   };
-  /// Runs the operator CLI against this cluster.
+  /// Runs the operator CLI against this cluster, or against the --endpoint of the arguments.
   Result<CliResult> Cli(std::vector<std::string> arguments,
                         std::chrono::milliseconds timeout = std::chrono::minutes(1)) const;
 
