@@ -1,19 +1,21 @@
-// The coordinator's benchmark is a separate program, because it links the server. This file runs it
-// and reads the JSON lines that it prints.
+// The benchmarks of the coordinator are separate programs: one links the server, and the other
+// needs all of gRPC's threads of its process. This file runs them and reads the JSON lines that
+// they print.
 
 #include <array>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <string>
 
 #include "bench/bench.h"
 #include "testing/cluster/process.h"
 
 namespace holdfast::bench {
 
-Result<std::vector<BenchResult>> RunCoordinator(const BenchOptions& options) {
-  std::string command = local::BinaryDir() + "/holdfast-coordinator-bench --dir " + options.dir +
-                        (options.quick ? " --quick" : "");
+namespace {
+Result<std::vector<BenchResult>> RunProgram(const std::string& arguments) {
+  const std::string command = local::BinaryDir() + "/" + arguments;
   std::unique_ptr<FILE, int (*)(FILE*)> pipe(::popen(command.c_str(), "r"), ::pclose);
   if (!pipe) return Fail(InternalError("popen failed"));
   std::string out;
@@ -35,6 +37,32 @@ Result<std::vector<BenchResult>> RunCoordinator(const BenchOptions& options) {
   }
   if (results.empty()) return Fail(InternalError(command + " printed no results"));
   return results;
+}
+
+/// Simulated agents with 8 ranks each.
+Result<std::vector<BenchResult>> RunScale(const BenchOptions& options, const std::string& name,
+                                          uint32_t nodes, const std::string& more = "") {
+  const std::string sizes = options.quick ? " --versions 5 --seconds 2" : " --versions 60";
+  return RunProgram("holdfast-scale-bench --name " + name + " --nodes " + std::to_string(nodes) +
+                    sizes + more + " --dir " + options.dir);
+}
+}  // namespace
+
+Result<std::vector<BenchResult>> RunCoordinator(const BenchOptions& options) {
+  return RunProgram("holdfast-coordinator-bench --dir " + options.dir +
+                    (options.quick ? " --quick" : ""));
+}
+
+Result<std::vector<BenchResult>> RunCommit1024(const BenchOptions& options) {
+  return RunScale(options, "commit_1024", 128);
+}
+
+Result<std::vector<BenchResult>> RunCommit16384(const BenchOptions& options) {
+  return RunScale(options, "commit_16384", 2048);
+}
+
+Result<std::vector<BenchResult>> RunAttach2048(const BenchOptions& options) {
+  return RunScale(options, "attach_2048", 2048, " --attach");
 }
 
 }  // namespace holdfast::bench

@@ -42,6 +42,12 @@ const std::vector<Bench>& All() {
       {"recovery", "a killed rank → first new version ÷ normal start of the job", RunRecovery},
       {"slow_rank", "iterations until a rank that is 20 % slower is reported", RunSlowRank},
       {"coordinator", "commit rate and latency with 4 and 1,024 ranks", RunCoordinator},
+      {"commit_1024", "128 simulated agents with 8 ranks each ÷ the goals", RunCommit1024, false,
+       true},
+      {"commit_16384", "2,048 simulated agents with 8 ranks each ÷ the goals", RunCommit16384,
+       false, true},
+      {"attach_2048", "2,048 agents attach again to a restarted coordinator ÷ the goal",
+       RunAttach2048, false, true},
 #ifdef HOLDFAST_BENCH_GPU
       {"gpu", "device → sealed slot, restore, stall ÷ one pinned copy", RunGpu},
 #endif

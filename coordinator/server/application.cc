@@ -1,6 +1,7 @@
 #include "coordinator/server/application.h"
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -33,6 +34,14 @@ Status WriteEndpointFile(const std::string& data_dir, const std::string& endpoin
   }
   if (::rename(temporary.c_str(), path.c_str()) != 0) return ErrnoStatus(errno, "rename " + path);
   return Status::Ok();
+}
+
+/// Raises the soft limit of descriptors, often 1,024, to the hard one: each agent has a connection.
+void RaiseDescriptorLimit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= limit.rlim_max) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 /// Waits for a signal and returns it. Until then, the applier reports to the service manager after
@@ -85,6 +94,7 @@ int Application::Run() {
   sigaddset(&signals, SIGINT);
   ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   ::signal(SIGPIPE, SIG_IGN);
+  RaiseDescriptorLimit();
   ::umask(077);  // the store has the environments of runs, which may contain keys
   Status status = Serve(config_, signals, manager);
   if (status.ok()) return 0;

@@ -83,6 +83,13 @@ void AbortVersion(Context& context, Job& job, VersionState& version, bool store)
 }
 
 void RemoveStored(Job& job, const VersionState& version, uint32_t tiers) {
+  // Every report of a removal comes here, and a version may have very many replicas elsewhere.
+  const auto has_some = [&](const TierTraits& traits) {
+    return (tiers & TierBit(traits.tier)) != 0 && version.any_at(traits.tier);
+  };
+  if (version.damaged.empty() && std::none_of(kTierTable.begin(), kTierTable.end(), has_some)) {
+    return;
+  }
   version.ForEachReplica([&](const Replica& replica) {
     if ((tiers & TierBit(replica.tier)) == 0) return;
     job.removals.insert({replica.node, version.id, replica.tier});

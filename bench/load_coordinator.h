@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "base/endpoint.h"
+#include "base/status.h"
+#include "testing/cluster/process.h"
+
+namespace holdfast::bench {
+
+/// A real holdfast-coordinator process for simulated agents, with its store and socket in a folder.
+/// Thread-compatible.
+class LoadCoordinator {
+ public:
+  /// Versions on disk beyond `keep_last` are removed.
+  explicit LoadCoordinator(std::string dir, uint64_t keep_last = 3)
+      : dir_(std::move(dir)), keep_last_(keep_last) {}
+  /// Starts the process and waits until it listens.
+  Status Start();
+  /// Ends the process with SIGKILL, as a machine that loses power would.
+  void Kill() { process_.Kill(); }
+  Endpoint endpoint() const;
+  pid_t pid() const { return process_.pid(); }
+  std::string log_path() const { return dir_ + "/coordinator.log"; }
+
+ private:
+  const std::string dir_;
+  const uint64_t keep_last_;
+  local::Process process_;
+};
+
+}  // namespace holdfast::bench

@@ -1,0 +1,217 @@
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <thread>
+#include <vector>
+
+#include "base/log.h"
+#include "bench/load_coordinator.h"
+#include "bench/process_usage.h"
+#include "bench/simulated_nodes.h"
+
+// holdfast-scale-bench --name ROW [--nodes N] [--ranks R] [--versions V] [--attach] [--dir DIR]
+//
+// Simulated agents with real gRPC streams against a real coordinator process. The agents share the
+// machine's cores with the coordinator, so the figures are upper bounds. The reference of each
+// figure is its goal. Prints one JSON object per line.
+
+namespace holdfast::bench {
+namespace {
+using SteadyClock = std::chrono::steady_clock;
+constexpr double kKib = 1024;
+// The goals for a coordinator on one core.
+constexpr double kCommitMs = 1000;
+constexpr double kDecidedMs = 50;
+constexpr double kCores = 0.15;
+constexpr double kRankKib = 16;
+constexpr double kAttachSeconds = 5;
+constexpr double kHeartbeatCores = 0.3;
+constexpr uint64_t kWarmUp = 4;  // after these, disk has three versions
+
+struct Options {
+  std::string name = "commit";
+  LoadOptions load;
+  uint64_t versions = 60;
+  double seconds = 10;  // of the measurements of heartbeats and telemetry
+  double telemetry_per_second = 10;
+  bool attach = false;
+  std::string dir;
+};
+
+double SecondsSince(SteadyClock::time_point start) {
+  return std::chrono::duration<double>(SteadyClock::now() - start).count();
+}
+
+double Quantile(std::vector<double> values, double q) {
+  std::sort(values.begin(), values.end());
+  const auto at = static_cast<size_t>(q * static_cast<double>(values.size()));
+  return values[std::min(values.size() - 1, at)];
+}
+
+void Print(const std::string& name, double ours, double goal, const char* unit,
+           const std::string& note) {
+  std::printf(
+      "{\"name\": \"%s\", \"ratio\": %.4f, \"ours\": %.4f, \"reference\": %.4f, \"unit\": \"%s\", "
+      "\"goal\": \"<=1\", \"note\": \"%s\"}\n",
+      name.c_str(), ours / goal, ours, goal, unit, note.c_str());
+  std::fflush(stdout);
+}
+
+/// Returns the coordinator's cores while `work` runs.
+template <typename Work>
+Result<double> CoresOf(pid_t pid, const Work& work) {
+  HOLDFAST_ASSIGN_OR_RETURN(const ProcessUsage before, UsageOf(pid));
+  const auto start = SteadyClock::now();
+  HOLDFAST_RETURN_IF_ERROR(work());
+  const double seconds = SecondsSince(start);
+  HOLDFAST_ASSIGN_OR_RETURN(const ProcessUsage after, UsageOf(pid));
+  return (after.cpu_seconds - before.cpu_seconds) / seconds;
+}
+
+/// Each simulated agent has a connection.
+void RaiseDescriptorLimit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+Status WarmUp(SimulatedNodes& nodes) {
+  for (uint64_t step = 1; step <= kWarmUp; ++step) {
+    nodes.Save(step);
+    HOLDFAST_RETURN_IF_ERROR(nodes.AwaitCommit(step));
+  }
+  return Status::Ok();
+}
+
+Status MeasureCommits(const Options& options, SimulatedNodes& nodes, pid_t pid,
+                      const ProcessUsage& empty) {
+  std::vector<double> whole;
+  std::vector<double> decided;
+  std::vector<double> announced;
+  HOLDFAST_RETURN_IF_ERROR(WarmUp(nodes));
+  HOLDFAST_ASSIGN_OR_RETURN(
+      const double cores, CoresOf(pid, [&]() -> Status {
+        auto due = SteadyClock::now();
+        for (uint64_t step = kWarmUp + 1; step <= kWarmUp + options.versions; ++step) {
+          HOLDFAST_ASSIGN_OR_RETURN(const CommitTimes times, nodes.Commit(step));
+          whole.push_back(times.whole);
+          decided.push_back(std::max(0.0, times.decided));
+          announced.push_back(times.announced);
+          due += std::chrono::seconds(1);
+          std::this_thread::sleep_until(due);
+        }
+        return Status::Ok();
+      }));
+  HOLDFAST_ASSIGN_OR_RETURN(const ProcessUsage full, UsageOf(pid));
+  const double kib_per_rank =
+      static_cast<double>(full.resident_bytes -
+                          std::min(full.resident_bytes, empty.resident_bytes)) /
+      kKib / nodes.world();
+  Print(options.name, Quantile(whole, 0.99), kCommitMs, "ms",
+        fmt::format("p99, the first report sent until the last agent has the commit; p50 {:.0f} ms",
+                    Quantile(whole, 0.5)));
+  Print(
+      options.name + "_p50", Quantile(decided, 0.5), kDecidedMs, "ms",
+      fmt::format("the last report sent until an agent has the commit; all have it after {:.0f} ms",
+                  Quantile(announced, 0.5)));
+  Print(options.name + "_cores", cores, kCores, "cores",
+        "of the coordinator at one version per second, with heartbeats");
+  Print(options.name + "_memory", kib_per_rank, kRankKib, "KiB",
+        fmt::format("per rank with three versions on disk; {:.0f} MiB in all, {} threads",
+                    static_cast<double>(full.resident_bytes) / kKib / kKib, full.threads));
+  return Status::Ok();
+}
+
+Status MeasureIdle(const Options& options, SimulatedNodes& nodes, pid_t pid) {
+  const auto time = std::chrono::milliseconds(static_cast<int64_t>(1000 * options.seconds));
+  HOLDFAST_ASSIGN_OR_RETURN(const double heartbeats, CoresOf(pid, [&] {
+                              std::this_thread::sleep_for(time);
+                              return Status::Ok();
+                            }));
+  Print(options.name + "_heartbeat", heartbeats, kHeartbeatCores, "cores",
+        fmt::format("{} agents, two heartbeats a second, no telemetry", options.load.nodes));
+  uint64_t sent = 0;
+  const auto start = SteadyClock::now();
+  HOLDFAST_ASSIGN_OR_RETURN(const double telemetry, CoresOf(pid, [&] {
+                              sent = nodes.Observe(options.telemetry_per_second, time);
+                              return Status::Ok();
+                            }));
+  Print(options.name + "_telemetry", telemetry, kHeartbeatCores, "cores",
+        fmt::format("with {:.0f} telemetry messages a second of all agents",
+                    static_cast<double>(sent) / SecondsSince(start)));
+  return Status::Ok();
+}
+
+Status MeasureAttach(const Options& options, SimulatedNodes& nodes, LoadCoordinator& coordinator) {
+  coordinator.Kill();
+  HOLDFAST_RETURN_IF_ERROR(nodes.AwaitDetached());
+  const auto start = SteadyClock::now();
+  HOLDFAST_RETURN_IF_ERROR(coordinator.Start());
+  const double listening = SecondsSince(start);
+  HOLDFAST_RETURN_IF_ERROR(nodes.AwaitAttached());
+  Print(options.name, SecondsSince(start), kAttachSeconds, "s",
+        fmt::format("start of the coordinator until {} agents with {} ranks are attached again; "
+                    "the coordinator listens after {:.2f} s",
+                    options.load.nodes, nodes.world(), listening));
+  return Status::Ok();
+}
+
+Status Measure(const Options& options) {
+  LoadCoordinator coordinator(options.dir);
+  HOLDFAST_RETURN_IF_ERROR(coordinator.Start());
+  HOLDFAST_ASSIGN_OR_RETURN(const ProcessUsage empty, UsageOf(coordinator.pid()));
+  SimulatedNodes nodes(coordinator.endpoint(), options.load);
+  HOLDFAST_RETURN_IF_ERROR(nodes.AwaitAttached());
+  HOLDFAST_RETURN_IF_ERROR(nodes.Join());
+  if (options.attach) {
+    HOLDFAST_RETURN_IF_ERROR(WarmUp(nodes));
+    return MeasureAttach(options, nodes, coordinator);
+  }
+  HOLDFAST_RETURN_IF_ERROR(MeasureCommits(options, nodes, coordinator.pid(), empty));
+  return MeasureIdle(options, nodes, coordinator.pid());
+}
+
+int Main(int argc, char** argv) {
+  Options options;
+  CLI::App app("Loads a real coordinator with simulated agents.");
+  app.add_option("--name", options.name, "name of the rows")->capture_default_str();
+  app.add_option("--nodes", options.load.nodes, "simulated agents")
+      ->check(CLI::Range(1, 100'000))
+      ->capture_default_str();
+  app.add_option("--ranks", options.load.ranks_per_node, "ranks of each agent")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  app.add_option("--versions", options.versions, "measured versions, one each second")
+      ->check(CLI::Range(1, 100'000))
+      ->capture_default_str();
+  app.add_option("--seconds", options.seconds, "time of each measurement without commits")
+      ->capture_default_str();
+  app.add_option("--telemetry", options.telemetry_per_second,
+                 "telemetry messages per second and agent")
+      ->check(CLI::Range(0.1, 1000.0))
+      ->capture_default_str();
+  app.add_flag("--attach", options.attach,
+               "restart the coordinator and measure only until all agents are attached again");
+  app.add_option("--dir", options.dir, "empty folder for the coordinator, with a short path")
+      ->required();
+  CLI11_PARSE(app, argc, argv);
+  RaiseDescriptorLimit();
+  ConfigureLog("scale", LogLevel::kWarn);
+  std::filesystem::create_directories(options.dir);
+  const Status status = Measure(options);
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "holdfast-scale-bench: %s\n", status.ToString().c_str());
+  return 1;
+}
+
+}  // namespace
+}  // namespace holdfast::bench
+
+// An exception may end this program.  NOLINTNEXTLINE(bugprone-exception-escape)
+int main(int argc, char** argv) { return holdfast::bench::Main(argc, argv); }
