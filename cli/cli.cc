@@ -14,6 +14,7 @@
 #include "cli/cluster/commands.h"
 #include "cli/core/command.h"
 #include "cli/core/interrupt.h"
+#include "cli/doctor/commands.h"
 #include "cli/drill/commands.h"
 #include "cli/export/commands.h"
 #include "cli/offline/commands.h"
@@ -35,6 +36,7 @@ Examples:
                                                   launch a job and keep it running
   holdfast incidents                              faults, and how they were handled
   holdfast advise --without n7                    can this node be taken out?
+  holdfast doctor                                 is this node ready for a job?
   holdfast drill kill-rank --job my-job           does the job recover?
   holdfast restore my-job --to ./out --dry-run    the source of each shard
   holdfast export my-job --format hf --to ./out   the model, for transformers

@@ -65,6 +65,7 @@ bool IsKnownRequest(uint8_t kind) {
     case PeerRequestKind::kSeal:
     case PeerRequestKind::kParityRow:
     case PeerRequestKind::kDecode:
+    case PeerRequestKind::kProbe:
       return true;
   }
   return false;
@@ -207,6 +208,8 @@ std::string ToString(const PeerRequest& request) {
     case PeerRequestKind::kDecode:
       return fmt::format("decoded segment {} of stripe {} of {} {}", request.index, request.stripe,
                          version, range);
+    case PeerRequestKind::kProbe:
+      return fmt::format("probe {}", range);
   }
   return "unknown request";
 }

@@ -17,11 +17,19 @@ namespace holdfast::agent {
 
 /// Objects are sent in units of at most this many bytes, each with its own checksum.
 inline constexpr uint64_t kPeerUnitBytes = 1ULL << 20;
+/// The end of what a kProbe request can read.
+inline constexpr uint64_t kPeerProbeBytesMax = 64ULL << 20;
 /// Longest PeerRequest::group.
 inline constexpr size_t kPeerGroupBytesMax = 1ULL << 20;
 
 /// The values are stable (wire format).
-enum class PeerRequestKind : uint8_t { kShard = 1, kSeal = 2, kParityRow = 3, kDecode = 4 };
+enum class PeerRequestKind : uint8_t {
+  kShard = 1,
+  kSeal = 2,
+  kParityRow = 3,
+  kDecode = 4,
+  kProbe = 5,  // bytes of no job, to measure the network; job and version are not used
+};
 
 /// A request for bytes of one object of a version, sent to the node that has or computes it.
 struct PeerRequest {

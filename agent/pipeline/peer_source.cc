@@ -175,6 +175,21 @@ class SealReader final : public PeerReader {
   std::unique_ptr<RecordReader> record_;
 };
 
+/// Returns bytes of no job, as many as are requested. What a peer reads in a second measures the
+/// path that shards take: the network, TLS, and the limit peers.rate_bytes_per_s.
+class ProbeReader final : public PeerReader {
+ public:
+  Result<std::span<const std::byte>> Read(uint64_t offset, uint64_t bytes,
+                                          Clock::TimePoint /*deadline*/) override {
+    if (offset >= kPeerProbeBytesMax) return std::span<const std::byte>();
+    return std::span<const std::byte>(unit_).first(
+        std::min({bytes, kPeerUnitBytes, kPeerProbeBytesMax - offset}));
+  }
+
+ private:
+  const std::vector<std::byte> unit_ = std::vector<std::byte>(kPeerUnitBytes);
+};
+
 /// Returns the seal of the nearest replica that the request accepts. A request cannot show that a
 /// replica is bad, so another digest is not reported as damage.
 Result<ShardSeal> FindSeal(const SourceList& sources, const PeerRequest& request) {
@@ -200,6 +215,7 @@ bool IsIntact(RankPipeline& rank, const PeerRequest& request) {
 }  // namespace
 
 Result<std::unique_ptr<PeerReader>> NodePeerSource::Open(const PeerRequest& request) {
+  if (request.kind == PeerRequestKind::kProbe) return std::make_unique<ProbeReader>();
   {
     MutexLock lock(mutex_);
     auto known = incarnations_.find(request.job);

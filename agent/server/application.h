@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "agent/server/config.h"
+#include "agent/config/config.h"
 #include "base/service_manager.h"
 #include "base/status.h"
 

@@ -23,6 +23,5 @@ std::unique_ptr<Command> MakeForgetCommand();
 std::unique_ptr<Command> MakeAdoptCommand();
 std::unique_ptr<Command> MakeQuarantineCommand();
 std::unique_ptr<Command> MakeDumpCommand();
-std::unique_ptr<Command> MakeDoctorCommand();
 
 }  // namespace holdfast::cli

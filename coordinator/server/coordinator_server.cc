@@ -113,8 +113,8 @@ Result<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
         applier->Submit(RunEvent(std::move(fault)));
       },
       server->applier_->attendance(), detector, clock);
-  server->service_ =
-      std::make_unique<CoordinatorService>(config.cluster, *server->applier_, *server->watcher_);
+  server->service_ = std::make_unique<CoordinatorService>(config.cluster, *server->applier_,
+                                                          *server->watcher_, clock);
   HOLDFAST_RETURN_IF_ERROR(server->StartPage(config, clock));
   server->service_->ReportPage(server->page_url());
   InterceptorFactories interceptors;

@@ -13,9 +13,9 @@ namespace holdfast::coord {
 /// to the applier, and answers when the applier does. It keeps no state.
 class CoordinatorService : public coordinator::Coordinator::CallbackService {
  public:
-  /// `applier` and `watcher` outlive the service.
-  CoordinatorService(std::string cluster, Applier& applier, Watcher& watcher)
-      : cluster_(std::move(cluster)), applier_(applier), watcher_(watcher) {}
+  /// `applier`, `watcher` and `clock` outlive the service.
+  CoordinatorService(std::string cluster, Applier& applier, Watcher& watcher, const Clock& clock)
+      : cluster_(std::move(cluster)), applier_(applier), watcher_(watcher), clock_(clock) {}
 
   /// Sets the URL that operators get. Before the first call.
   void ReportPage(std::string url) { page_url_ = std::move(url); }
@@ -83,6 +83,7 @@ class CoordinatorService : public coordinator::Coordinator::CallbackService {
   const std::string cluster_;
   Applier& applier_;
   Watcher& watcher_;
+  const Clock& clock_;
   std::string page_url_;  // empty: no page
 };
 

@@ -51,6 +51,8 @@ class State {
   /// Returns the agents whose attach was refused recently.
   std::vector<RefusedNode> Refused() const;
   LifeId life() const { return options_.life; }
+  /// How many versions of a job stay on disk, for jobs without a rule of their own.
+  uint32_t keep_last() const { return options_.keep_last; }
 
  private:
   explicit State(const StateOptions& options) : options_(options) {}

@@ -51,11 +51,5 @@ TEST(DoctorTest, ADirectoryOfAnotherUserIsNotTested) {
   EXPECT_THAT(result.out, HasSubstr("not tested"));
 }
 
-TEST(DoctorTest, AnActionIsRequired) {
-  const CliResult result = RunCli({"doctor"});
-  EXPECT_EQ(result.exit_code, 64) << result.Shown();
-  EXPECT_THAT(result.err, HasSubstr("--self-test"));
-}
-
 }  // namespace
 }  // namespace holdfast::cli

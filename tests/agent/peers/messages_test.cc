@@ -24,7 +24,7 @@ StreamRequest RandomRequest(Random& random) {
   StreamRequest request;
   request.stream = random.Next();
   PeerRequest& inner = request.request;
-  inner.kind = static_cast<PeerRequestKind>(1 + random.Below(4));
+  inner.kind = static_cast<PeerRequestKind>(1 + random.Below(5));
   inner.job = RandomName(random);
   inner.version = {Incarnation{1 + random.Next() / 2}, Step{random.Next()}};
   inner.incarnation = Incarnation{1 + random.Next() / 2};
@@ -88,8 +88,8 @@ TEST(MessagesTest, RequestsThatNoNodeMaySendAreRefused) {
   };
   EXPECT_THAT(refused([](PeerRequest& r) { r.job = "../x"; }), HasSubstr("job"));
   EXPECT_THAT(refused([](PeerRequest& r) { r.job = ""; }), HasSubstr("empty"));
-  EXPECT_THAT(refused([](PeerRequest& r) { r.kind = static_cast<PeerRequestKind>(5); }),
-              HasSubstr("kind 5"));
+  EXPECT_THAT(refused([](PeerRequest& r) { r.kind = static_cast<PeerRequestKind>(6); }),
+              HasSubstr("kind 6"));
   EXPECT_THAT(refused([](PeerRequest& r) { r.kind = static_cast<PeerRequestKind>(0); }),
               HasSubstr("kind 0"));
   EXPECT_THAT(refused([](PeerRequest& r) { r.version.incarnation.value = 0; }),
@@ -166,6 +166,8 @@ TEST(MessagesTest, RequestsAsText) {
   request.stripe = 1;
   request.index = 4;
   EXPECT_EQ(ToString(request), "decoded segment 4 of stripe 1 of gpt/3-120 [10, 15)");
+  request.kind = PeerRequestKind::kProbe;
+  EXPECT_EQ(ToString(request), "probe [10, 15)");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "agent/server/config.h"
+#include "agent/config/config.h"
 
 #include <fmt/format.h>
 #include <unistd.h>

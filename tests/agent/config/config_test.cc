@@ -1,4 +1,4 @@
-#include "agent/server/config.h"
+#include "agent/config/config.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,0 +1,15 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "agent/config/config.h"
+#include "cli/doctor/finding.h"
+
+namespace holdfast::cli {
+
+/// Checks the dates of every certificate in the files tls.ca and tls.cert. `now_nanos`: since 1970.
+/// One finding for each file; one that is skipped when TLS is not configured.
+Findings CheckTlsDates(const coord::TlsFiles& tls, int64_t now_nanos);
+
+}  // namespace holdfast::cli

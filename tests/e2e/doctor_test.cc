@@ -1,0 +1,105 @@
+// `holdfast doctor` while agents run, on nodes in separate network namespaces.
+
+#include <nlohmann/json.hpp>
+
+#include "tests/e2e/lan.h"
+#include "tests/e2e/protected_cluster.h"
+
+namespace holdfast::local {
+namespace {
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+constexpr int kNodes = 3;
+constexpr int kOperator = kNodes;
+
+class DoctorClusterTest : public ProtectedCluster {
+ protected:
+  void SetUp() override {
+    ProtectedCluster::SetUp();
+    std::filesystem::create_directories(options_.root);
+    WriteSecret("secret", 's');
+    WriteSecret("other", 'o');
+    if (!lan_.Make()) GTEST_SKIP() << "no permission to create network namespaces";
+    for (int node = 0; node < kNodes; ++node) {
+      options_.agent_settings_of[node] = {"peers.listen=" + Lan::Address(node) + ":7100"};
+      options_.agent_command_of[node] = lan_.CommandAt(node);
+    }
+    options_.agent_settings = {"peers.secret_file=" + options_.root + "/secret"};
+  }
+  void WriteSecret(const std::string& name, char what) const {
+    const std::string path = options_.root + "/" + name;
+    std::ofstream(path) << std::string(32, what);
+    std::filesystem::permissions(path, std::filesystem::perms::owner_read);
+  }
+  /// Runs doctor as `node`, at a place of the network, and returns its findings by check.
+  std::map<std::string, nlohmann::json> Doctor(int place, const std::string& node,
+                                               const std::string& run_dir,
+                                               const std::string& secret = "secret") {
+    ClusterOptions at = options_;
+    at.cli_command = lan_.CommandAt(place);
+    const Cluster asked(at);
+    const std::vector<std::string> data = cluster_->DataDirs(0);
+    const auto result = asked.Cli({"doctor",
+                                   "-o",
+                                   "json",
+                                   "--disk",
+                                   "8MiB",
+                                   "--set",
+                                   "cluster=local",
+                                   "--set",
+                                   "node=" + node,
+                                   "--set",
+                                   "coordinator=" + cluster_->endpoint(),
+                                   "--set",
+                                   "run_dir=" + run_dir,
+                                   "--set",
+                                   "data_dirs=[\"" + data[0] + "\"]",
+                                   "--set",
+                                   "arena.bytes=64MiB",
+                                   "--set",
+                                   "peers.listen=" + Lan::Address(place) + ":7100",
+                                   "--set",
+                                   "peers.secret_file=" + options_.root + "/" + secret});
+    std::map<std::string, nlohmann::json> findings;
+    if (!result) return findings;
+    shown_ = result->out + result->errors;
+    const auto json = nlohmann::json::parse(result->out, nullptr, false);
+    if (!json.is_object()) return findings;
+    for (const auto& finding : json["findings"]) findings[finding["check"]] = finding;
+    return findings;
+  }
+
+  Lan lan_{kNodes + 1};
+  std::string shown_;
+};
+
+TEST_F(DoctorClusterTest, PeersCapacityAndNamesAreCheckedWhileAJobRuns) {
+  ASSERT_NO_FATAL_FAILURE(Start(kNodes, 1));
+  SaveUntilProtected();
+  auto found = Doctor(0, "n0", cluster_->RunDir(0));
+  EXPECT_EQ(found["coordinator"]["result"], "ok") << shown_;
+  EXPECT_EQ(found["clock"]["result"], "ok") << shown_;
+  EXPECT_EQ(found["peers"]["what"], "2 of 2 other nodes answer") << shown_;
+  EXPECT_THAT(found["peers' rate"]["what"].get<std::string>(),
+              AllOf(HasSubstr("2 nodes read from"), HasSubstr(" GB/s")));
+  EXPECT_EQ(found.count("node name"), 0U) << "the agent of this node is n0 itself";
+  EXPECT_THAT(found["locked memory"]["what"].get<std::string>(), HasSubstr("of the agent"));
+  EXPECT_EQ(found["arena"]["result"], "ok") << shown_;
+  EXPECT_EQ(found["retention"]["result"], "ok") << shown_;
+
+  // A second machine with the same name, and a node with the wrong secret.
+  found = Doctor(kOperator, "n0", options_.root + "/elsewhere", "other");
+  EXPECT_EQ(found["node name"]["result"], "fail") << shown_;
+  EXPECT_EQ(found["peers"]["what"], "0 of 2 other nodes answer") << shown_;
+  EXPECT_THAT(found["peer n1"]["remedy"].get<std::string>(), HasSubstr("peers.secret_file"));
+
+  // The coordinator's socket is a file, so the node stays attached.
+  ASSERT_NO_FATAL_FAILURE(lan_.SetCable(2, false));
+  found = Doctor(0, "n0", cluster_->RunDir(0));
+  EXPECT_EQ(found["peers"]["what"], "1 of 2 other nodes answer") << shown_;
+  EXPECT_EQ(found["peer n2"]["result"], "fail") << shown_;
+  EXPECT_THAT(found["peer n2"]["remedy"].get<std::string>(), HasSubstr("firewall"));
+}
+
+}  // namespace
+}  // namespace holdfast::local
