@@ -1,0 +1,126 @@
+"""A machine for a page: this machine's files with a layer above that is thrown away, and namespaces of its own.
+
+Needs root, namespaces and overlayfs. There is no running systemd inside, so `systemctl` is the program of this folder.
+"""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import tempfile
+import uuid
+
+ENTER = ("--mount", "--net", "--uts", "--pid", "--root")
+SETUP = """
+set -e
+mount --make-rprivate /
+mount -t tmpfs -o size=4g layer "$1"
+mkdir "$1/upper" "$1/work" "$1/root"
+mount -t overlay overlay -o "lowerdir=/,upperdir=$1/upper,workdir=$1/work" "$1/root"
+mount -t proc proc "$1/root/proc"
+mount --rbind /dev "$1/root/dev"
+mount -t tmpfs tmp "$1/root/tmp" && chmod 1777 "$1/root/tmp"
+mount -t tmpfs run "$1/root/run" && mkdir "$1/root/run/lock"
+hostname "$2"
+ip link set lo up
+install -D -m 755 "$3" "$1/root/usr/local/bin/systemctl"
+touch "$1/root/machine-of-a-page"
+# The first process of the PID namespace waits for the others.
+exec chroot "$1/root" /bin/bash -c 'echo ready; while read -r _; do :; done'
+"""
+
+
+def missing() -> str:
+    """Returns why no machine can be made here; empty: nothing is missing."""
+    if os.geteuid() != 0:
+        return "this is not root"
+    for tool in ("unshare", "nsenter", "setpriv", "ip", "apt-get"):
+        if shutil.which(tool) is None:
+            return f"{tool} is missing"
+    folder = tempfile.mkdtemp(prefix="holdfast-docs-")
+    try:
+        tried = subprocess.run(["unshare", "--mount", "--net", "--uts", "--pid", "--fork", "bash", "-c", SETUP, "bash",
+                                folder, "try", "/bin/true"], capture_output=True, text=True, check=False,
+                               stdin=subprocess.DEVNULL)
+    finally:
+        os.rmdir(folder)
+    return "" if tried.returncode == 0 else f"namespaces or overlayfs are refused here: {tried.stderr.strip()}"
+
+
+class Machine:
+    """One machine and one shell on it, whose folder and variables stay from block to block."""
+
+    def __init__(self, name: str, files: dict) -> None:
+        """`files`: path on the machine, below /root, → folder or file here that is copied there."""
+        self._layer = tempfile.mkdtemp(prefix="holdfast-docs-")
+        systemctl = pathlib.Path(__file__).with_name("systemctl")
+        self._holder = subprocess.Popen(
+            ["unshare", "--mount", "--net", "--uts", "--pid", "--fork", "--kill-child", "bash", "-c", SETUP, "bash",
+             self._layer, name, str(systemctl)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        if self._holder.stdout.readline() != "ready\n":
+            raise RuntimeError(f"the machine {name} did not start")
+        children = pathlib.Path(f"/proc/{self._holder.pid}/task/{self._holder.pid}/children").read_text().split()
+        self.pid = int(children[0])
+        self.name = name
+        self._shell = subprocess.Popen(
+            ["nsenter", "--target", str(self.pid), *ENTER, "env", "-i", "HOME=/root", "USER=root", "LC_ALL=C.UTF-8",
+             "DEBIAN_FRONTEND=noninteractive", "PIP_DISABLE_PIP_VERSION_CHECK=1", "PIP_ROOT_USER_ACTION=ignore",
+             "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "bash", "--noprofile", "--norc"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        # A shell that is not in the layer must change nothing.
+        self.run("test -e /machine-of-a-page || exit 1", "the start")
+        self.run("cd /root && rm -rf /var/lib/holdfast /etc/holdfast", "the start")
+        for target, source in files.items():
+            self._copy(source, target)
+
+    def _copy(self, source, target) -> None:
+        packed = subprocess.run(["tar", "--create", "--directory", str(pathlib.Path(source).parent),
+                                 pathlib.Path(source).name], check=True, capture_output=True).stdout
+        subprocess.run(["nsenter", "--target", str(self.pid), *ENTER, "sh", "-c",
+                        'mkdir -p "/root/$1" && tar --extract --strip-components=1 --directory "/root/$1"', "sh",
+                        target], input=packed, check=True)
+
+    def run(self, text: str, place: str) -> str:
+        """Runs the lines in the shell, and returns their output. Raises AssertionError if a command fails."""
+        mark = f"mark-{uuid.uuid4()}"
+        self._shell.stdin.write(f"trap 'echo \"{mark}-failed $? $BASH_COMMAND\"' ERR\n{text}\n"
+                                f"{{ trap - ERR; echo; echo {mark}; }} 2>/dev/null\n")
+        self._shell.stdin.flush()
+        rows = []
+        failed = ""
+        for row in self._shell.stdout:
+            if row.startswith(f"{mark}-failed"):
+                failed = row.removeprefix(f"{mark}-failed ")
+            elif row.strip() == mark:
+                break
+            else:
+                rows.append(row)
+        else:
+            failed = "the shell has ended"
+        output = "".join(rows).removesuffix("\n")
+        if failed:
+            raise AssertionError(f"{place}: exit {failed.strip()}\n{text}{output}\n{self.logs()}")
+        return output
+
+    def write(self, path: str, text: str, place: str) -> None:
+        """Writes a file. A relative path is one of the shell's folder."""
+        end = f"end-{uuid.uuid4()}"
+        self.run(f"cat > '{path}' <<'{end}'\n{text}{end}", place)
+
+    def logs(self) -> str:
+        """Returns the last lines of the servers' logs."""
+        shown = subprocess.run(["nsenter", "--target", str(self.pid), *ENTER, "sh", "-c",
+                                "tail -n 20 /run/units/*.log"], capture_output=True, text=True, check=False)
+        return shown.stdout
+
+    def stop(self) -> None:
+        """Ends every process of the machine. The layer of its files goes with the last one."""
+        self._holder.stdin.close()
+        self._holder.kill()
+        self._holder.wait()
+        self._shell.stdin.close()
+        self._shell.kill()
+        self._shell.wait()
+        self._shell.stdout.close()
+        self._holder.stdout.close()
+        os.rmdir(self._layer)
