@@ -94,7 +94,7 @@ double LastingSpread(std::span<double> excesses) {
   }
   const double weighted = (members * shown + kLastingSpreadWeight * kLastingSpreadUsual) /
                           (members + kLastingSpreadWeight);
-  return std::max(weighted, kLastingSpreadMin);
+  return std::max({weighted, shown, kLastingSpreadMin});
 }
 
 std::optional<FrequentStalls> FindFrequentStalls(const Track& track, const RoleBaseline& baseline,

@@ -102,12 +102,19 @@ class StandstillFinder {
     return std::max(Nanos(options_.hang_after), 2 * LongestStep(rank));
   }
 
+  /// Returns how long the others needed for their first step, if the rank has made none; else 0.
+  uint64_t ToBegin(uint32_t rank) const {
+    const auto others = table_.time_to_begin();
+    return others && !table_.rank(rank).has_begun() ? Nanos(*others) : 0;
+  }
+
   uint64_t ToBlame(uint32_t rank) const {
     const auto& steps = table_.rank(rank).steps_ns;
     const auto usual = steps.size() == 0 ? 0 : static_cast<uint64_t>(steps.Median());
     const double shown =
-        std::max(kStandstillSteps * static_cast<double>(LongestStep(rank)),
-                 kStandstillPauses * static_cast<double>(table_.longest_pause_ns()));
+        std::max({kStandstillSteps * static_cast<double>(LongestStep(rank)),
+                  kStandstillPauses * static_cast<double>(table_.longest_pause_ns()),
+                  kStandstillSteps * static_cast<double>(ToBegin(rank))});
     return std::max(Nanos(options_.absent_after) + usual, static_cast<uint64_t>(shown));
   }
 

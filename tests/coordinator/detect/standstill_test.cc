@@ -183,6 +183,13 @@ TEST(StandstillTest, ARankWithoutStepsIsMissedOnceOthersHaveMadeThree) {
   EXPECT_THAT(verdicts[0].ranks, ElementsAre(Rank{4}));
 }
 
+TEST(StandstillTest, ARankWithoutStepsIsMissedAfterMoreThanTheOthersNeededToBegin) {
+  Stepping job;
+  EXPECT_THAT(job.For(120, kAllRanks), IsEmpty()) << "no rank has begun";
+  EXPECT_THAT(job.For(58, {4}), IsEmpty()) << "1.5 times 120 s";
+  EXPECT_EQ(job.For(8, {4}).size(), 1U);
+}
+
 TEST(StandstillTest, ARankThatHasFinishedIsNotMissed) {
   Stepping job;
   job.For(60);
