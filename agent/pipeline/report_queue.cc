@@ -1,20 +1,9 @@
 #include "agent/pipeline/report_queue.h"
 
 #include <algorithm>
+#include <iterator>
 
 namespace holdfast::agent {
-namespace {
-// Limit of each queue. While the coordinator is away, the oldest entries are dropped. A dropped
-// removal loses no state: the inventory at the next attach lacks the replica. Dropped reports of
-// the other kinds are not repeated.
-constexpr size_t kPendingMax = 4096;
-
-template <typename T>
-void Bound(std::deque<T>& queue) {
-  while (queue.size() > kPendingMax) queue.pop_front();
-}
-}  // namespace
-
 void ReportQueue::ForgetPending(const Place& place) {
   std::erase(pending_replicas_, place);
   std::erase_if(removed_, [&](const RemovedReplica& removed) {
@@ -27,6 +16,31 @@ void ReportQueue::AddPending(const Place& place) {
   pending_replicas_.push_back(place);
 }
 
+void ReportQueue::AddFailure(FailedReplica failed) {
+  const VersionId version = failed.key.version;
+  auto& of_rank = failed_[{failed.key.job, failed.key.rank, failed.tier}];
+  of_rank.try_emplace(version, std::move(failed));
+  if (of_rank.size() > kFailuresMax) of_rank.erase(std::next(of_rank.begin(), kFailuresMax / 2));
+}
+
+void ReportQueue::AddWanted(TierWanted wanted) {
+  auto [found, added] = wanted_.try_emplace({wanted.job, wanted.tier}, wanted);
+  if (!added && found->second.version < wanted.version) found->second = std::move(wanted);
+}
+
+void ReportQueue::BoundRemovals() {
+  const auto in_inventory = [](const RemovedReplica& one) { return !IsShared(one.tier); };
+  const auto count = std::count_if(removed_.begin(), removed_.end(), in_inventory);
+  if (static_cast<size_t>(count) <= kRemovalsMax) return;
+  std::erase_if(removed_, in_inventory);
+  needs_attach_ = true;
+}
+
+bool ReportQueue::NeedsAttach() {
+  MutexLock lock(mutex_);
+  return needs_attach_;
+}
+
 void ReportQueue::Add(StoredReplica report) {
   MutexLock lock(mutex_);
   Place place{report.identity.key(), report.tier};
@@ -37,8 +51,7 @@ void ReportQueue::Add(StoredReplica report) {
 
 void ReportQueue::Add(FailedReplica failed) {
   MutexLock lock(mutex_);
-  failed_.push_back(std::move(failed));
-  Bound(failed_);
+  AddFailure(std::move(failed));
   changed_.NotifyAll();
 }
 
@@ -48,14 +61,14 @@ void ReportQueue::Add(RemovedReplica removed) {
   ForgetPending(place);
   held_.erase(place);
   removed_.push_back(std::move(removed));
-  Bound(removed_);
+  BoundRemovals();
   changed_.NotifyAll();
 }
 
 void ReportQueue::Add(Prepared prepared) {
   MutexLock lock(mutex_);
-  prepared_.push_back(std::move(prepared));
-  Bound(prepared_);
+  const uint64_t request = prepared.request;
+  prepared_.insert_or_assign(request, std::move(prepared));
   changed_.NotifyAll();
 }
 
@@ -77,8 +90,7 @@ void ReportQueue::SetRanks(std::vector<LocalRank> ranks) {
 
 void ReportQueue::Add(TierWanted wanted) {
   MutexLock lock(mutex_);
-  wanted_.push_back(std::move(wanted));
-  Bound(wanted_);
+  AddWanted(std::move(wanted));
   changed_.NotifyAll();
 }
 
@@ -110,10 +122,15 @@ ReportBatch ReportQueue::Take() {
     // and another node may remove them.
     if (IsShared(place.second)) held_.erase(place);
   }
-  batch.failed.assign(failed_.begin(), failed_.end());
+  for (auto& [rank, failures] : failed_) {
+    for (auto& [version, failed] : failures) batch.failed.push_back(std::move(failed));
+  }
+  std::stable_sort(
+      batch.failed.begin(), batch.failed.end(),
+      [](const FailedReplica& a, const FailedReplica& b) { return a.key.version < b.key.version; });
   batch.removed.assign(removed_.begin(), removed_.end());
-  batch.prepared.assign(prepared_.begin(), prepared_.end());
-  batch.wanted.assign(wanted_.begin(), wanted_.end());
+  for (auto& [request, prepared] : prepared_) batch.prepared.push_back(std::move(prepared));
+  for (auto& [key, wanted] : wanted_) batch.wanted.push_back(std::move(wanted));
   batch.warnings = warnings_;
   batch.ranks = ranks_;
   wanted_.clear();
@@ -136,15 +153,13 @@ void ReportQueue::Return(ReportBatch batch) {
   for (RemovedReplica& removed : batch.removed) {
     if (!held_.contains({removed.key, removed.tier})) removed_.push_front(std::move(removed));
   }
-  failed_.insert(failed_.begin(), std::make_move_iterator(batch.failed.begin()),
-                 std::make_move_iterator(batch.failed.end()));
-  prepared_.insert(prepared_.begin(), std::make_move_iterator(batch.prepared.begin()),
-                   std::make_move_iterator(batch.prepared.end()));
-  wanted_.insert(wanted_.begin(), batch.wanted.begin(), batch.wanted.end());
-  Bound(failed_);
-  Bound(removed_);
-  Bound(prepared_);
-  Bound(wanted_);
+  for (FailedReplica& failed : batch.failed) AddFailure(std::move(failed));
+  for (Prepared& prepared : batch.prepared) {
+    const uint64_t request = prepared.request;
+    prepared_.try_emplace(request, std::move(prepared));
+  }
+  for (TierWanted& wanted : batch.wanted) AddWanted(std::move(wanted));
+  BoundRemovals();
 }
 
 ReportBatch ReportQueue::Inventory() {
@@ -157,6 +172,7 @@ ReportBatch ReportQueue::Inventory() {
   batch.ranks = ranks_;
   pending_replicas_.clear();
   removed_.clear();
+  needs_attach_ = false;
   return batch;
 }
 

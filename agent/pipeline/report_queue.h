@@ -3,6 +3,7 @@
 #include <deque>
 #include <map>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -28,9 +29,16 @@ struct ReportBatch {
 };
 
 /// The replicas that this node has, and the reports that the coordinator has not acknowledged. A
-/// report is pending until the batch that carries it is acknowledged. A newer report about the same
-/// replica replaces a pending one; the number of other pending reports is limited. The queue
-/// therefore stays bounded by the number of replicas while the coordinator is away. Thread-safe.
+/// report is pending until the batch that carries it is acknowledged. While the coordinator is
+/// away, the queue stays bounded, and no report is lost that the coordinator still needs:
+///
+/// - A newer report about the same replica replaces a pending one.
+/// - Of failures, each rank and tier keeps the oldest, which may be the coordinator's target, and
+///   the newest: kFailuresMax in all.
+/// - Beyond kRemovalsMax removals the next inventory states them all: see NeedsAttach().
+/// - Each request has one outcome, and each job and tier its newest wait.
+///
+/// Thread-safe.
 class ReportQueue {
  public:
   void Add(StoredReplica report);
@@ -52,9 +60,23 @@ class ReportQueue {
   /// Returns all replicas, for an attach. The coordinator replaces its inventory of this node with
   /// them. No stored or removed replica is pending afterwards.
   ReportBatch Inventory();
+  /// Whether removals were merged into the next inventory: the agent must attach again.
+  bool NeedsAttach();
+
+  /// Pending failures per rank and tier.
+  static constexpr size_t kFailuresMax = 64;
+  /// Pending removals from the tiers of this node. Those from shared tiers are not limited: no
+  /// inventory has them, and the coordinator orders each of them.
+  static constexpr size_t kRemovalsMax = 4096;
 
  private:
   using Place = std::pair<ShardKey, Tier>;
+  /// Job, rank and tier.
+  using FailureKey = std::tuple<std::string, Rank, Tier>;
+  // These keep an entry that is pending already if it is newer than the added one.
+  void AddFailure(FailedReplica failed) HOLDFAST_REQUIRES(mutex_);
+  void AddWanted(TierWanted wanted) HOLDFAST_REQUIRES(mutex_);
+  void BoundRemovals() HOLDFAST_REQUIRES(mutex_);
   void AddPending(const Place& place) HOLDFAST_REQUIRES(mutex_);
   void ForgetPending(const Place& place) HOLDFAST_REQUIRES(mutex_);
   bool HasPending() const HOLDFAST_REQUIRES(mutex_);
@@ -63,10 +85,11 @@ class ReportQueue {
   CondVar changed_;
   std::map<Place, StoredReplica> held_ HOLDFAST_GUARDED_BY(mutex_);
   std::deque<Place> pending_replicas_ HOLDFAST_GUARDED_BY(mutex_);
-  std::deque<FailedReplica> failed_ HOLDFAST_GUARDED_BY(mutex_);
+  std::map<FailureKey, std::map<VersionId, FailedReplica>> failed_ HOLDFAST_GUARDED_BY(mutex_);
   std::deque<RemovedReplica> removed_ HOLDFAST_GUARDED_BY(mutex_);
-  std::deque<Prepared> prepared_ HOLDFAST_GUARDED_BY(mutex_);
-  std::deque<TierWanted> wanted_ HOLDFAST_GUARDED_BY(mutex_);
+  bool needs_attach_ HOLDFAST_GUARDED_BY(mutex_) = false;
+  std::map<uint64_t, Prepared> prepared_ HOLDFAST_GUARDED_BY(mutex_);  // by request
+  std::map<std::pair<std::string, Tier>, TierWanted> wanted_ HOLDFAST_GUARDED_BY(mutex_);
   std::vector<std::string> warnings_ HOLDFAST_GUARDED_BY(mutex_);
   std::vector<LocalRank> ranks_ HOLDFAST_GUARDED_BY(mutex_);
   bool urgent_ HOLDFAST_GUARDED_BY(mutex_) = false;  // woken, or warnings or ranks changed

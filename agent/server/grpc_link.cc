@@ -385,6 +385,10 @@ void GrpcCoordinatorLink::SendLoop() {
   for (;;) {
     reports_.AwaitPending(static_cast<int>(options_.heartbeat_ms));
     if (!AwaitAttachedToSend()) return;
+    if (reports_.NeedsAttach()) {
+      AttachAgain();
+      continue;
+    }
     ReportBatch batch = reports_.Take();
     const bool disk = std::any_of(batch.replicas.begin(), batch.replicas.end(),
                                   [](const StoredReplica& one) { return one.tier == Tier::kDisk; });
@@ -397,12 +401,16 @@ void GrpcCoordinatorLink::SendLoop() {
     Log(LogLevel::kDebug, "ReportRepeated", {Kv("error", status.ToString())});
     // After a timeout the connection may be dead although neither side has closed it.
     if (status.code() == ErrorCode::kFenced || status.code() == ErrorCode::kDeadlineExceeded) {
-      MutexLock lock(mutex_);
-      attached_ = false;
-      if (stream_ != nullptr) stream_->TryCancel();
+      AttachAgain();
     }
     if (!Pause(kRetryMinMs)) return;
   }
+}
+
+void GrpcCoordinatorLink::AttachAgain() {
+  MutexLock lock(mutex_);
+  attached_ = false;
+  if (stream_ != nullptr) stream_->TryCancel();
 }
 
 bool GrpcCoordinatorLink::AwaitAttachedToSend() {

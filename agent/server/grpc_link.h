@@ -116,6 +116,8 @@ class GrpcCoordinatorLink final : public CoordinatorLink {
   /// Blocks until attached; returns false when stopping. A coordinator without directives for this
   /// node sends nothing on the stream; QueryEpoch() then requests its epoch.
   bool AwaitAttachedToSend();
+  /// Ends the stream, so that the next one brings the complete inventory.
+  void AttachAgain();
   void QueryEpoch();
   Status SendBatch(const ReportBatch& batch);
   /// Fills the workers of an AttachRequest or a ReportRequest.

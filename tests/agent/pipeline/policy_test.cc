@@ -295,6 +295,59 @@ TEST(ReportQueue, EveryKindOfReportSurvivesAFailedBatch) {
   EXPECT_EQ(again.prepared[2].request, 19U);
 }
 
+// Ten thousand failures while the coordinator is away: those that its target may wait for remain.
+TEST(ReportQueue, FailuresKeepTheOldestAndTheNewestOfEachRank) {
+  ReportQueue queue;
+  constexpr uint64_t kSteps = 10'000;
+  for (uint64_t step = 1; step <= kSteps; ++step) {
+    for (uint32_t rank = 0; rank < 2; ++rank) {
+      queue.Add(FailedReplica{{"job", V(1, step), Rank{rank}}, Tier::kDisk, "full"});
+    }
+  }
+  queue.Return(queue.Take());
+  const ReportBatch batch = queue.Take();
+  ASSERT_EQ(batch.failed.size(), 2 * ReportQueue::kFailuresMax);
+  EXPECT_EQ(batch.failed.front().key.version, V(1, 1));
+  EXPECT_EQ(batch.failed.back().key.version, V(1, kSteps));
+}
+
+// The outcome of a directive is never merged with another: the coordinator waits for each.
+TEST(ReportQueue, EveryOutcomeAndTheNewestWaitStayPending) {
+  ReportQueue queue;
+  constexpr uint64_t kRequests = 5'000;
+  for (uint64_t request = 1; request <= kRequests; ++request) {
+    queue.Add(Prepared{request, Status::Ok()});
+    queue.Add(TierWanted{"job", V(1, request), Tier::kDisk});
+  }
+  queue.Add(TierWanted{"job", V(1, 3), Tier::kDisk});
+  queue.Add(TierWanted{"job", V(1, 3), Tier::kRemote});
+  queue.Return(queue.Take());
+  const ReportBatch batch = queue.Take();
+  EXPECT_EQ(batch.prepared.size(), kRequests);
+  EXPECT_EQ(batch.prepared.front().request, 1U);
+  ASSERT_EQ(batch.wanted.size(), 2U);
+  EXPECT_EQ(batch.wanted[0].version, V(1, kRequests));
+  EXPECT_EQ(batch.wanted[1].version, V(1, 3));
+}
+
+TEST(ReportQueue, RemovalsBeyondTheLimitNeedAnInventory) {
+  ReportQueue queue;
+  for (uint64_t step = 1; step <= ReportQueue::kRemovalsMax; ++step) {
+    queue.Add(RemovedReplica{{"job", V(1, step), Rank{0}}, Tier::kDisk});
+  }
+  EXPECT_FALSE(queue.NeedsAttach());
+  queue.Add(RemovedReplica{{"job", V(1, 1), Rank{0}}, Tier::kRemote});
+  queue.Add(RemovedReplica{{"job", V(2, 1), Rank{0}}, Tier::kDisk});
+  EXPECT_TRUE(queue.NeedsAttach());
+  // No inventory has a replica of a shared tier, so its removal stays pending.
+  const ReportBatch batch = queue.Take();
+  ASSERT_EQ(batch.removed.size(), 1U);
+  EXPECT_EQ(batch.removed[0].tier, Tier::kRemote);
+  EXPECT_TRUE(queue.NeedsAttach());
+  EXPECT_TRUE(queue.Inventory().replicas.empty());
+  EXPECT_FALSE(queue.NeedsAttach());
+}
+
 TEST(ReportQueue, TheInventoryHasEveryReplicaOnce) {
   ReportQueue queue;
   queue.Add(Held(1, Tier::kMemory));
