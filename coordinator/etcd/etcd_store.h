@@ -46,7 +46,9 @@ class EtcdStore : public MetaStore {
   Result<std::vector<KeyValue>> Range(std::string_view prefix) override;
   Result<bool> Commit(std::span<const Compare> compares,
                       std::span<const Mutation> mutations) override;
-  bool Held() const override { return term_ == nullptr || term_->Valid(); }
+  std::function<bool()> HeldCheck() const override {
+    return [term = term_] { return term == nullptr || term->Valid(); };
+  }
   /// Returns the newest revision that an answer of etcd had.
   int64_t revision() const { return revision_; }
 

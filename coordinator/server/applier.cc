@@ -14,6 +14,11 @@ constexpr auto kStandbyInterval = std::chrono::milliseconds(20);
 /// A late wake-up counts as a pause from this delay on. Shorter delays are normal on a busy
 /// machine.
 constexpr auto kPauseMin = std::chrono::milliseconds(250);
+/// Age of a snapshot after which the next batch renews it although no query waits.
+constexpr auto kSnapshotInterval = std::chrono::seconds(1);
+/// After a copy of the state that took t, the next one begins at the earliest nine t later.
+constexpr int kSnapshotPause = 9;
+constexpr auto kSnapshotPauseMax = std::chrono::milliseconds(100);
 
 Status LeaseEnded() {
   return FencedError("this coordinator's lease has ended; another one may lead");
@@ -119,6 +124,11 @@ Applier::Applier(std::string cluster, StateOptions options, SupervisorOptions ru
                                                  std::chrono::milliseconds(10),
                                                  std::chrono::milliseconds(100))) {
   options_.invariants = run_options_.invariants = &invariants_;
+  reads_ = std::make_unique<Reads>(clock_, [this] {
+    MutexLock lock(mutex_);
+    snapshot_wanted_ = true;
+    wake_.NotifyOne();
+  });
 }
 
 Result<std::unique_ptr<Applier>> Applier::Start(std::string cluster, StateOptions options,
@@ -144,6 +154,7 @@ void Applier::Stop() {
   }
   wake_.NotifyAll();
   if (thread_.joinable()) thread_.join();
+  reads_->Stop();
 }
 
 Status Applier::Load() {
@@ -164,6 +175,8 @@ Status Applier::Load() {
   state_.emplace(std::move(state));
   supervisor_.emplace(run_options_, records, at_);
   epoch_ = options_.epoch.value;
+  publish_not_before_ = {};
+  PublishSnapshot();
   Log(LogLevel::kInfo, "StateLoaded",
       {Kv("life", ToString(options_.life)), Kv("epoch", options_.epoch.value),
        Kv("jobs", records.jobs.size()), Kv("versions", records.versions.size()),
@@ -182,7 +195,7 @@ void Applier::Enqueue(Work work) {
   }
   // The applier has stopped and takes no more work.
   if (work.handler) work.handler(nullptr);
-  AnswerQueries(work, true);
+  if (work.then) work.then();
   if (work.sink) work.sink->Close(UnavailableError("the coordinator is stopping"));
 }
 
@@ -210,30 +223,55 @@ void Applier::Attach(NodeAttached event, std::shared_ptr<DirectiveSink> sink) {
   Enqueue(std::move(work));
 }
 
-void Applier::Query(StateQuery state_query) {
+void Applier::AfterNextBatch(std::function<void()> then) {
   Work work;
-  work.state_query = std::move(state_query);
+  work.then = std::move(then);
   Enqueue(std::move(work));
 }
 
-void Applier::Query(SupervisorQuery state_query) {
-  Work work;
-  work.supervisor_query = std::move(state_query);
-  Enqueue(std::move(work));
+std::chrono::nanoseconds Applier::busy_for() const {
+  const int64_t began = batch_began_.load();
+  if (began == 0) return std::chrono::nanoseconds(0);
+  return clock_.Now().time_since_epoch() - std::chrono::nanoseconds(began);
 }
 
-void Applier::AnswerQueries(Work& work, bool stopping) {
-  if (work.state_query) work.state_query(state_ && !stopping ? &*state_ : nullptr, epoch());
-  if (work.supervisor_query) {
-    work.supervisor_query(supervisor_ && !stopping ? &*supervisor_ : nullptr);
+void Applier::PublishSnapshot() {
+  if (!state_ || !supervisor_) {
+    published_at_ = {};
+    return reads_->Withdraw();
   }
+  const auto now = clock_.Now();
+  const uint64_t asked = reads_->asked();
+  const bool due = asked != published_ || now - published_at_ >= kSnapshotInterval;
+  if (!due) return;
+  if (now < publish_not_before_) {
+    // Take() waits until then.
+    MutexLock lock(mutex_);
+    snapshot_wanted_ = true;
+    return;
+  }
+  std::function<bool()> held = catalog_ != nullptr ? catalog_->HeldCheck() : [] { return true; };
+  reads_->Publish(
+      std::make_shared<const Snapshot>(Snapshot{*state_, *supervisor_, epoch(), std::move(held)}),
+      asked);
+  published_ = asked;
+  published_at_ = now;
+  const auto took = clock_.Now() - now;
+  publish_not_before_ =
+      clock_.Now() + std::min<Clock::Duration>(kSnapshotPause * took, kSnapshotPauseMax);
 }
 
 std::vector<Applier::Work> Applier::Take() {
   const bool stands_by = !state_ && startup_ == Startup::kMayStandBy;
-  const auto wait = stands_by ? std::min<std::chrono::nanoseconds>(tick_, kStandbyInterval) : tick_;
+  auto wait = stands_by ? std::min<std::chrono::nanoseconds>(tick_, kStandbyInterval) : tick_;
   MutexLock lock(mutex_);
-  if (queue_.empty() && !stopping_) wake_.WaitFor(mutex_, wait);
+  if (snapshot_wanted_) {
+    wait = std::min<std::chrono::nanoseconds>(wait, publish_not_before_ - clock_.Now());
+  }
+  const bool waits = queue_.empty() && !stopping_ && wait.count() > 0;
+  // A query that arrives while this thread waits ends the wait.
+  if (waits) wake_.WaitFor(mutex_, wait);
+  snapshot_wanted_ = false;
   return std::exchange(queue_, {});
 }
 
@@ -253,12 +291,20 @@ void Applier::Run() {
     if (stopping) {
       for (Work& work : batch) Register(work);
       AbandonClients(UnavailableError("the coordinator is stopping"));
-      for (Work& work : batch) AnswerQueries(work, true);
+      for (Work& work : batch) {
+        if (work.then) work.then();
+      }
       return;
     }
-    if (state_ && !catalog_->Held()) Drop(LeaseEnded());
+    batch_began_ = std::max<int64_t>(1, clock_.Now().time_since_epoch().count());
+    if (state_ && catalog_ != nullptr && !catalog_->Held()) Drop(LeaseEnded());
     LoadIfDue();
     ApplyBatch(batch);
+    PublishSnapshot();
+    batch_began_ = 0;
+    for (Work& work : batch) {
+      if (work.then) work.then();
+    }
   }
 }
 
@@ -287,6 +333,7 @@ void Applier::Drop(const Status& why) {
     Log(LogLevel::kError, "StateDropped", {Kv("why", why.ToString())});
     reload_at_ = clock_.Now();
   }
+  reads_->Withdraw();  // before any caller learns of it
   state_.reset();
   supervisor_.reset();
   catalog_.reset();
@@ -375,7 +422,6 @@ void Applier::ApplyBatch(std::vector<Work>& batch) {
   } else {
     Drop(status);
   }
-  for (Work& work : batch) AnswerQueries(work, false);
 }
 
 Status Applier::StoreBatch(const std::vector<Effect>& effects) {
@@ -422,6 +468,8 @@ void Applier::AbandonClients(const Status& why) {
 
 void Applier::StopApplying() {
   Log(LogLevel::kError, "ApplierStopped", {Kv("why", invariants_.what())});
+  reads_->Withdraw();
+  publish_not_before_ = published_at_ = {};
   state_.reset();
   supervisor_.reset();
   // Without a catalog the violation was found while the store was loaded.
@@ -442,7 +490,6 @@ void Applier::Refuse(std::vector<Work>& batch) {
   AbandonClients(
       UnavailableError("the coordinator has stopped: an invariant is violated; see the section "
                        "INVARIANT_VIOLATED of the runbook"));
-  for (Work& work : batch) AnswerQueries(work, false);
 }
 
 }  // namespace holdfast::coord

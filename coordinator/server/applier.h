@@ -15,6 +15,7 @@
 #include "base/thread.h"
 #include "coordinator/restart/supervisor.h"
 #include "coordinator/server/attendance.h"
+#include "coordinator/server/reads.h"
 #include "coordinator/state/state.h"
 #include "coordinator/store/catalog.h"
 
@@ -36,16 +37,19 @@ class DirectiveSink {
 ///
 /// Once an invariant is violated, the state in memory may be wrong. The applier then stores nothing
 /// more: it refuses events, closes the streams, and answers queries from what the store has. Only a
-/// new process applies events again. Threads: any may call Submit, Attach, Query and Stop.
+/// new process applies events again.
+///
+/// Queries read a snapshot of the state, on the thread of Reads. The applier copies its state for
+/// them after a batch when a query waits, and otherwise once a second, and spends at most a tenth
+/// of its time on the copies. Threads: any may call Submit, Attach, Query and Stop.
 class Applier {
  public:
   using StoreOpener = std::function<Result<std::unique_ptr<MetaStore>>()>;
   /// Receives the reply, or nullptr if the outcome is unknown and the caller should try again.
   using ReplyHandler = std::function<void(const Reply*)>;
-  /// Receives the state between two batches, or nullptr while none is loaded.
-  using StateQuery = std::function<void(const State*, Epoch)>;
+  using StateQuery = Reads::StateQuery;
   using RestartHandler = std::function<void(const IncidentRecord&)>;
-  using SupervisorQuery = std::function<void(const Supervisor*)>;
+  using SupervisorQuery = Reads::SupervisorQuery;
 
   /// Whether Start() needs the store. On a shared store another coordinator may lead for days.
   enum class Startup { kNeedsStore, kMayStandBy };
@@ -66,8 +70,13 @@ class Applier {
   /// Submits the event and keeps the sink until it is closed. A shared_ptr, since gRPC's reactor
   /// owns the same object until the call ends, which may be earlier or later.
   void Attach(NodeAttached event, std::shared_ptr<DirectiveSink> sink);
-  void Query(StateQuery state_query);
-  void Query(SupervisorQuery state_query);
+  /// Return false, without calling the query, when too many queries wait; see Reads.
+  [[nodiscard]] bool Query(StateQuery query) { return reads_->Submit(std::move(query)); }
+  [[nodiscard]] bool Query(SupervisorQuery query) { return reads_->Submit(std::move(query)); }
+  /// Calls `then` on the applier's thread after its next batch, also while no state is loaded.
+  void AfterNextBatch(std::function<void()> then);
+  /// Returns how long the batch in progress has taken; 0 between batches.
+  std::chrono::nanoseconds busy_for() const;
   /// Describes the violated invariant that stopped the applier; empty while the applier works.
   std::string stopped_why() const { return invariants_.what(); }
   const Attendance& attendance() const { return attendance_; }
@@ -83,8 +92,7 @@ class Applier {
     ReplyHandler handler;
     AttachId attach = 0;
     std::shared_ptr<DirectiveSink> sink;
-    StateQuery state_query;
-    SupervisorQuery supervisor_query;
+    std::function<void()> then;
   };
 
   Applier(std::string cluster, StateOptions options, SupervisorOptions runs, StoreOpener opener,
@@ -101,7 +109,8 @@ class Applier {
   void Register(Work& work);
   void ApplyBatch(std::vector<Work>& batch);
   void Apply(const Event& event, std::vector<Effect>& effects);
-  void AnswerQueries(Work& work, bool stopping);
+  /// Publishes a snapshot of the state if one is due; without a state, withdraws the last one.
+  void PublishSnapshot();
   void ApplyRunChanges(std::vector<Effect>& effects);
   Status StoreBatch(const std::vector<Effect>& effects);
   void Deliver(const std::vector<Effect>& effects);
@@ -124,12 +133,14 @@ class Applier {
   const std::chrono::nanoseconds tick_;
   std::atomic<uint64_t> next_id_{1};
   std::atomic<uint64_t> epoch_{0};
+  std::atomic<int64_t> batch_began_{0};  // nanoseconds of clock_; 0: between batches
   Attendance attendance_;
 
   Mutex mutex_;
   CondVar wake_;
   std::vector<Work> queue_ HOLDFAST_GUARDED_BY(mutex_);
   bool stopping_ HOLDFAST_GUARDED_BY(mutex_) = false;
+  bool snapshot_wanted_ HOLDFAST_GUARDED_BY(mutex_) = false;
 
   // Once the applier's thread runs, only this thread accesses these members.
   std::unique_ptr<Catalog> catalog_;
@@ -146,7 +157,11 @@ class Applier {
   Clock::TimePoint last_tick_;
   Clock::TimePoint reload_at_;
   std::string load_error_;  // last one, logged once
+  uint64_t published_ = 0;  // the last query that a snapshot covers
+  Clock::TimePoint published_at_;
+  Clock::TimePoint publish_not_before_;
 
+  std::unique_ptr<Reads> reads_;
   Thread thread_;
 };
 

@@ -2,6 +2,8 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <string>
+
 #include "coordinator/api/convert.h"
 #include "coordinator/server/applier.h"
 
@@ -13,6 +15,17 @@ inline grpc::Status StateUnknown() {
   return {
       grpc::StatusCode::UNAVAILABLE,
       "the coordinator loads its store again, or has stopped (see `holdfast status`); try again"};
+}
+
+/// Ends a call whose query was not accepted. gRPC's clients wait for the time in the trailer.
+inline void FinishTooManyReads(grpc::CallbackServerContext* context,
+                               grpc::ServerUnaryReactor* reactor) {
+  context->AddTrailingMetadata("grpc-retry-pushback-ms",
+                               std::to_string(Reads::kRetryAfter.count()));
+  reactor->Finish({grpc::StatusCode::RESOURCE_EXHAUSTED,
+                   std::to_string(Reads::kWaitingMax) +
+                       " reads wait for their answers already, the limit; try again in " +
+                       std::to_string(Reads::kRetryAfter.count()) + " ms"});
 }
 
 /// Ends a unary call at once with `outcome`, which may be OK.

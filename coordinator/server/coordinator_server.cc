@@ -164,8 +164,7 @@ Result<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(const Coordi
 }
 
 void CoordinatorServer::AfterNextBatch(std::function<void()> then) {
-  applier_->Query(
-      Applier::StateQuery([then = std::move(then)](const State* /*state*/, Epoch) { then(); }));
+  applier_->AfterNextBatch(std::move(then));
 }
 
 CoordinatorServer::~CoordinatorServer() {

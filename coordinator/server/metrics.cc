@@ -283,8 +283,7 @@ void ShowExcluded(const Supervisor& supervisor, std::set<std::string> nodes, Met
   }
 }
 
-/// Queries the metrics that only the applier's thread can read. If the store hangs, the future may
-/// never become ready.
+/// Queries the metrics of the state.
 std::future<MetricsPage> QueryApplier(Applier& applier, int64_t now_wall_nanos) {
   struct Answer {
     MetricsPage page{CoordinatorMetrics()};
@@ -293,17 +292,20 @@ std::future<MetricsPage> QueryApplier(Applier& applier, int64_t now_wall_nanos) 
   };
   // Shared with the queries, which may be answered after the caller has stopped waiting.
   auto answer = std::make_shared<Answer>();
-  applier.Query([answer, now_wall_nanos, &applier](const State* state, Epoch) {
-    const bool works = state != nullptr && applier.stopped_why().empty();
-    answer->page.Set(kLoaded, works ? 1 : 0);
-    if (!works) return;
-    ShowNodes(*state, answer->page);
-    for (const NodeStatus& node : state->Nodes()) answer->nodes.insert(node.name);
-    const auto jobs = state->Jobs("");
-    if (!jobs) return;
-    for (const JobStatus& job : *jobs) Show(job, now_wall_nanos, answer->page);
-  });
-  applier.Query([answer, &applier](const Supervisor* supervisor) {
+  const bool accepted =
+      applier.Query([answer, now_wall_nanos, &applier](const State* state, Epoch) {
+        // A store that hangs leaves the state readable, and nothing is committed.
+        const bool works =
+            state != nullptr && applier.stopped_why().empty() && applier.busy_for() < kQueryTimeout;
+        answer->page.Set(kLoaded, works ? 1 : 0);
+        if (!works) return;
+        ShowNodes(*state, answer->page);
+        for (const NodeStatus& node : state->Nodes()) answer->nodes.insert(node.name);
+        const auto jobs = state->Jobs("");
+        if (!jobs) return;
+        for (const JobStatus& job : *jobs) Show(job, now_wall_nanos, answer->page);
+      });
+  const bool both = accepted && applier.Query([answer, &applier](const Supervisor* supervisor) {
     if (supervisor != nullptr && applier.stopped_why().empty()) {
       for (const RunStatus& run : supervisor->Runs("")) Show(run, answer->page);
       ShowExcluded(*supervisor, std::move(answer->nodes), answer->page);
@@ -311,7 +313,13 @@ std::future<MetricsPage> QueryApplier(Applier& applier, int64_t now_wall_nanos) 
     }
     answer->promise.set_value(std::move(answer->page));
   });
-  return answer->promise.get_future();
+  std::future<MetricsPage> known = answer->promise.get_future();
+  if (!both) {
+    MetricsPage page(CoordinatorMetrics());
+    page.Set(kLoaded, 0);
+    answer->promise.set_value(std::move(page));
+  }
+  return known;
 }
 }  // namespace
 

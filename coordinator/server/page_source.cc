@@ -19,7 +19,7 @@ ui::UiInput PageSource::Collect() {
   // Shared with the queries, which may be answered after this function has returned.
   auto answer = std::make_shared<Answer>();
   std::future<ui::UiInput> known = answer->promise.get_future();
-  applier_.Query([this, answer](const State* state, Epoch epoch) {
+  bool accepted = applier_.Query([this, answer](const State* state, Epoch epoch) {
     if (state == nullptr) return;
     view::ClusterSnapshot& snapshot = answer->input.cluster;
     FillStatus(*state, cluster_, epoch, "", &snapshot.status);
@@ -31,14 +31,14 @@ ui::UiInput PageSource::Collect() {
     }
     answer->input.loaded = true;
   });
-  applier_.Query([answer](const Supervisor* supervisor) {
+  accepted = accepted && applier_.Query([answer](const Supervisor* supervisor) {
     if (supervisor != nullptr) {
       FillRuns(*supervisor, "", &answer->input.cluster.runs);
       FillIncidents(*supervisor, {}, &answer->input.incidents);
     }
     answer->promise.set_value(std::move(answer->input));
   });
-  if (known.wait_for(kPageQueryTimeout) != std::future_status::ready) return {};
+  if (!accepted || known.wait_for(kPageQueryTimeout) != std::future_status::ready) return {};
   ui::UiInput input = known.get();
   input.cluster.now_wall_nanos = clock_.WallNanos();
   input.ranks = watcher_.Readings();
@@ -48,7 +48,7 @@ ui::UiInput PageSource::Collect() {
 Result<coordinator::WhatIfLostReply> PageSource::Impact(const std::string& node) {
   auto promise = std::make_shared<std::promise<coordinator::WhatIfLostReply>>();
   auto known = promise->get_future();
-  applier_.Query([promise, node](const State* state, Epoch) {
+  const bool accepted = applier_.Query([promise, node](const State* state, Epoch) {
     coordinator::WhatIfLostReply reply;
     coordinator::WhatIfLostRequest request;
     request.add_nodes(node);
@@ -59,7 +59,7 @@ Result<coordinator::WhatIfLostReply> PageSource::Impact(const std::string& node)
     }
     promise->set_value(std::move(reply));
   });
-  if (known.wait_for(kPageQueryTimeout) != std::future_status::ready) {
+  if (!accepted || known.wait_for(kPageQueryTimeout) != std::future_status::ready) {
     return Fail(UnavailableError("the coordinator does not answer: try again"));
   }
   coordinator::WhatIfLostReply reply = known.get();

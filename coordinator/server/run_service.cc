@@ -110,11 +110,13 @@ grpc::ServerUnaryReactor* CoordinatorService::GetRuns(grpc::CallbackServerContex
                                                       const pb::GetRunsRequest* request,
                                                       pb::GetRunsReply* reply) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  applier_.Query([reactor, reply, job = request->job()](const Supervisor* supervisor) {
-    if (supervisor == nullptr) return reactor->Finish(StateUnknown());
-    FillRuns(*supervisor, job, reply);
-    reactor->Finish(grpc::Status::OK);
-  });
+  const bool accepted =
+      applier_.Query([reactor, reply, job = request->job()](const Supervisor* supervisor) {
+        if (supervisor == nullptr) return reactor->Finish(StateUnknown());
+        FillRuns(*supervisor, job, reply);
+        reactor->Finish(grpc::Status::OK);
+      });
+  if (!accepted) FinishTooManyReads(context, reactor);
   return reactor;
 }
 
@@ -122,11 +124,13 @@ grpc::ServerUnaryReactor* CoordinatorService::ListIncidents(grpc::CallbackServer
                                                             const pb::ListIncidentsRequest* request,
                                                             pb::ListIncidentsReply* reply) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  applier_.Query([reactor, reply, copy = *request](const Supervisor* supervisor) {
-    if (supervisor == nullptr) return reactor->Finish(StateUnknown());
-    FillIncidents(*supervisor, copy, reply);
-    reactor->Finish(grpc::Status::OK);
-  });
+  const bool accepted =
+      applier_.Query([reactor, reply, copy = *request](const Supervisor* supervisor) {
+        if (supervisor == nullptr) return reactor->Finish(StateUnknown());
+        FillIncidents(*supervisor, copy, reply);
+        reactor->Finish(grpc::Status::OK);
+      });
+  if (!accepted) FinishTooManyReads(context, reactor);
   return reactor;
 }
 

@@ -117,14 +117,15 @@ grpc::ServerUnaryReactor* CoordinatorService::GetStatus(grpc::CallbackServerCont
                                                         const pb::GetStatusRequest* request,
                                                         pb::GetStatusReply* reply) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  applier_.Query([this, reactor, reply, job = request->job()](const State* state, Epoch epoch) {
-    if (state == nullptr) return reactor->Finish(StateUnknown());
-    FillStatus(*state, cluster_, epoch, job, reply);
-    reply->set_stopped_why(applier_.stopped_why());
-    reply->set_page_url(page_url_);
-    reply->set_wall_nanos(clock_.WallNanos());
-    reactor->Finish(grpc::Status::OK);
-  });
+  const bool accepted =
+      applier_.Query([this, reactor, reply, job = request->job()](const State* state, Epoch epoch) {
+        if (state == nullptr) return reactor->Finish(StateUnknown());
+        FillStatus(*state, cluster_, epoch, job, reply);
+        reply->set_stopped_why(applier_.stopped_why());
+        reply->set_page_url(page_url_);
+        reactor->Finish(grpc::Status::OK);
+      });
+  if (!accepted) FinishTooManyReads(context, reactor);
   return reactor;
 }
 
@@ -132,11 +133,13 @@ grpc::ServerUnaryReactor* CoordinatorService::ListVersions(grpc::CallbackServerC
                                                            const pb::ListVersionsRequest* request,
                                                            pb::ListVersionsReply* reply) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  applier_.Query([reactor, reply, copy = *request](const State* state, Epoch) {
-    if (state == nullptr) return reactor->Finish(StateUnknown());
-    FillVersions(*state, copy, reply);
-    reactor->Finish(grpc::Status::OK);
-  });
+  const bool accepted =
+      applier_.Query([reactor, reply, copy = *request](const State* state, Epoch) {
+        if (state == nullptr) return reactor->Finish(StateUnknown());
+        FillVersions(*state, copy, reply);
+        reactor->Finish(grpc::Status::OK);
+      });
+  if (!accepted) FinishTooManyReads(context, reactor);
   return reactor;
 }
 
@@ -144,11 +147,13 @@ grpc::ServerUnaryReactor* CoordinatorService::PlanRestore(grpc::CallbackServerCo
                                                           const pb::PlanRestoreRequest* request,
                                                           pb::PlanRestoreReply* reply) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  applier_.Query([reactor, reply, copy = *request](const State* state, Epoch) {
-    if (state == nullptr) return reactor->Finish(StateUnknown());
-    FillRestorePlan(*state, copy, reply);
-    reactor->Finish(grpc::Status::OK);
-  });
+  const bool accepted =
+      applier_.Query([reactor, reply, copy = *request](const State* state, Epoch) {
+        if (state == nullptr) return reactor->Finish(StateUnknown());
+        FillRestorePlan(*state, copy, reply);
+        reactor->Finish(grpc::Status::OK);
+      });
+  if (!accepted) FinishTooManyReads(context, reactor);
   return reactor;
 }
 
@@ -156,11 +161,13 @@ grpc::ServerUnaryReactor* CoordinatorService::WhatIfLost(grpc::CallbackServerCon
                                                          const pb::WhatIfLostRequest* request,
                                                          pb::WhatIfLostReply* reply) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  applier_.Query([reactor, reply, copy = *request](const State* state, Epoch) {
-    if (state == nullptr) return reactor->Finish(StateUnknown());
-    FillImpact(*state, copy, reply);
-    reactor->Finish(grpc::Status::OK);
-  });
+  const bool accepted =
+      applier_.Query([reactor, reply, copy = *request](const State* state, Epoch) {
+        if (state == nullptr) return reactor->Finish(StateUnknown());
+        FillImpact(*state, copy, reply);
+        reactor->Finish(grpc::Status::OK);
+      });
+  if (!accepted) FinishTooManyReads(context, reactor);
   return reactor;
 }
 

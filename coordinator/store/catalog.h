@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -27,6 +28,7 @@ class Catalog {
   LifeId life() const { return life_; }
   /// Whether this coordinator still has the store; see MetaStore::Held().
   bool Held() const { return store_->Held(); }
+  std::function<bool()> HeldCheck() const { return store_->HeldCheck(); }
   /// Reads all records. DataLoss for a damaged record, Unsupported for a newer format.
   Result<Records> Read();
   /// Stores the Put and Erase effects among `effects`, in order, in one synced write; writes

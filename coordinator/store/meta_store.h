@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -45,7 +46,11 @@ class MetaStore {
                               std::span<const Mutation> mutations) = 0;
   /// Whether this process may still write and serve what it has read. False: its lease on a shared
   /// store has ended, and another process may have the store.
-  virtual bool Held() const { return true; }
+  bool Held() const { return HeldCheck()(); }
+  /// Returns a function for Held() that any thread may call, also after the store is closed.
+  virtual std::function<bool()> HeldCheck() const {
+    return [] { return true; };
+  }
 };
 
 }  // namespace holdfast::coord

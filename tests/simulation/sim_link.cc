@@ -205,7 +205,7 @@ void SimLink::FindPlaces(const std::string& job, VersionId version,
   Call(
       seconds(10),
       [places, job, version](CoordinatorLife& life, coord::RequestId, Answer answer) {
-        life.applier->Query(
+        const bool accepted = life.applier->Query(
             [places, job, version, answer = std::move(answer)](const coord::State* state, Epoch) {
               if (state == nullptr) return answer(nullptr);
               coordinator::PlanRestoreRequest request;
@@ -218,6 +218,7 @@ void SimLink::FindPlaces(const std::string& job, VersionId version,
               const coord::Reply reply;
               answer(&reply);
             });
+        static_cast<void>(accepted);  // a refused query ends with the deadline of the call
       },
       [places, done = std::move(done)](const coord::Reply*, const Status& status) {
         if (status.ok()) return done(*places);
