@@ -26,9 +26,10 @@ struct BenchResult {
 struct BenchOptions {
   bool quick = false;
   uint32_t repeat = 5;
-  std::string dir;    // on the disk to measure; exists and is empty
-  std::string into;   // Markdown file whose table is updated; empty: none
-  std::string ranks;  // for the programs: sizes of jobs, "8,64"; empty: their default
+  std::string dir;     // on the disk to measure; exists and is empty
+  uint64_t bytes = 0;  // gpu: of the state; 0: its default
+  std::string into;    // Markdown file whose table is updated; empty: none
+  std::string ranks;   // for the programs: sizes of jobs, "8,64"; empty: their default
   uint32_t steps = 0;
   uint32_t seeds = 0;
   std::string keep;

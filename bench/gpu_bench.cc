@@ -241,7 +241,8 @@ Result<std::vector<BenchResult>> RunGpu(const BenchOptions& options) {
     std::fprintf(stderr, "gpu: skipped: this machine has no CUDA driver or no device\n");
     return std::vector<BenchResult>{};
   }
-  const uint64_t bytes = options.quick ? 1ULL << 30 : 8ULL << 30;
+  const uint64_t usual = options.quick ? 1ULL << 30 : 8ULL << 30;
+  const uint64_t bytes = options.bytes != 0 ? options.bytes : usual;
   std::vector<BenchResult> all;
   for (uint64_t tensor_count : {uint64_t{10'000}, uint64_t{1}}) {
     const uint64_t whole = bytes / tensor_count * tensor_count;

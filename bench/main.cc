@@ -13,6 +13,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "base/config.h"
 #include "bench/bench.h"
 #include "bench/programs.h"
 #include "bench/report.h"
@@ -20,6 +21,9 @@
 
 namespace holdfast::bench {
 namespace {
+
+// Each of the 10,000 tensors has some bytes.
+constexpr uint64_t kGpuBytesMin = 1 << 20;
 
 const std::vector<Bench>& All() {
   static const std::vector<Bench> all = {
@@ -99,6 +103,7 @@ int Main(int argc, char** argv) {
   BenchOptions options;
   std::string json_path;
   std::string base_dir = ".";
+  std::string bytes;
   std::vector<std::string> names;
   CLI::App app("Compares Holdfast with a reference in the same run.");
   app.footer(Names());
@@ -115,6 +120,7 @@ int Main(int argc, char** argv) {
       "update the table (and plot) of growth, torch or fault-matrix in this Markdown file");
   app.add_option("--ranks", options.ranks, "torch: numbers of ranks; fault-matrix: sizes of jobs");
   app.add_option("--steps", options.steps, "torch: steps of the training that saves each step");
+  app.add_option("--bytes", bytes, "gpu: bytes of the state, such as 8GiB");
   app.add_option("--seeds", options.seeds, "fault-matrix: runs per cell");
   app.add_option("--keep", options.keep,
                  "fault-matrix: file of outcomes; runs in it are not repeated");
@@ -131,6 +137,15 @@ int Main(int argc, char** argv) {
     options.programs.push_back(value);
   }
   if (!AreKnown(names)) return 1;
+  if (!bytes.empty()) {
+    const auto parsed = ParseBytes(bytes);
+    if (!parsed || *parsed < kGpuBytesMin) {
+      std::fprintf(stderr, "--bytes %s: write a size of at least %s\n", bytes.c_str(),
+                   FormatBytes(kGpuBytesMin).c_str());
+      return 1;
+    }
+    options.bytes = *parsed;
+  }
   if (options.quick && app.count("--repeat") == 0) options.repeat = 1;
 
   std::vector<BenchResult> results;
