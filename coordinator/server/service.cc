@@ -123,6 +123,7 @@ grpc::ServerUnaryReactor* CoordinatorService::GetStatus(grpc::CallbackServerCont
         FillStatus(*state, cluster_, epoch, job, reply);
         reply->set_stopped_why(applier_.stopped_why());
         reply->set_page_url(page_url_);
+        reply->set_wall_nanos(clock_.WallNanos());
         reactor->Finish(grpc::Status::OK);
       });
   if (!accepted) FinishTooManyReads(context, reactor);
