@@ -53,6 +53,8 @@ start_all() {
 start_all || { touch "$bundle/use-fallback" && start_all; } ||
   fail "the programs do not start here; is the C library older than that of the build? $(tail -n 1 "$out/version.txt")"
 version=$(head -n 1 "$out/version.txt")
+# What a part leaves behind goes with the folder.
+export TMPDIR=$work
 export HOLDFAST_BIN_DIR=$bundle/bin HOLDFAST_CUDA_PLUGIN=$bundle/lib/libholdfast-cuda.so
 
 # Python with PyTorch, and the package of the bundle in a folder of its own. Nothing is installed on the machine.

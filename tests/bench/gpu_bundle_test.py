@@ -97,6 +97,7 @@ class GpuBundleTest(unittest.TestCase):
         logs = "".join(path.read_text() for path in (root / "out").glob("*.log"))
         self.assertEqual(done.returncode, 0, shown + logs[-4000:])
         self.assertFalse((root / "usr/lib/x86_64-linux-gnu/librocksdb.so.7.8").exists())
+        self.assertEqual(list((root / "tmp").iterdir()), [], "nothing is left")
         results = json.loads((root / "out/results.json").read_text())
         outcomes = {part["part"]: part["outcome"] for part in results["parts"]}
         self.assertEqual(outcomes["copy"], "ok", shown + (root / "out/copy.log").read_text())
