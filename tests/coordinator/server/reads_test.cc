@@ -109,8 +109,13 @@ class BlockedApplierTest : public ::testing::Test {
     report_ = std::async(std::launch::async, [this] { return Hold(2); });
     gate_.AwaitWrite();
   }
+  static void SetDeadline(grpc::ClientContext& context) {
+    context.set_deadline(
+        gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(10'000, GPR_TIMESPAN)));
+  }
   grpc::Status GetStatus(pb::GetStatusReply* reply) {
     grpc::ClientContext context;
+    SetDeadline(context);
     return stub_->GetStatus(&context, {}, reply);
   }
   int Nodes() {
@@ -125,6 +130,7 @@ class BlockedApplierTest : public ::testing::Test {
     request.set_job("gpt");
     pb::ListVersionsReply reply;
     grpc::ClientContext context;
+    SetDeadline(context);
     std::vector<uint64_t> steps;
     if (!stub_->ListVersions(&context, request, &reply).ok()) return steps;
     for (const auto& info : reply.versions()) {
@@ -155,12 +161,14 @@ TEST_F(BlockedApplierTest, ReadsAreAnsweredFromWhatIsStored) {
     plan.set_job("gpt");
     pb::PlanRestoreReply planned;
     grpc::ClientContext plan_context;
+    SetDeadline(plan_context);
     ASSERT_TRUE(stub_->PlanRestore(&plan_context, plan, &planned).ok());
     EXPECT_EQ(planned.version().step(), 1U);
     pb::WhatIfLostRequest loss;
     loss.add_nodes("a");
     pb::WhatIfLostReply impact;
     grpc::ClientContext loss_context;
+    SetDeadline(loss_context);
     ASSERT_TRUE(stub_->WhatIfLost(&loss_context, loss, &impact).ok());
     ASSERT_EQ(impact.jobs_size(), 1);
     EXPECT_EQ(impact.jobs(0).newest().step(), 1U);
