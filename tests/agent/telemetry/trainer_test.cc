@@ -271,8 +271,9 @@ TEST_F(TrainerTest, TheExampleTrainersCollectivesAreRead) {
   };
   ASSERT_TRUE(Eventually(take));
   take();  // steps are read after collectives, so some of the last step may be missing
-  EXPECT_GE(kinds[CollectiveKind::kReduceScatter], 20U * 5);
-  EXPECT_GE(kinds[CollectiveKind::kAllGather], 20U * 6);
+  // The wait for the attachment may have read a part of the first step.
+  EXPECT_GE(kinds[CollectiveKind::kReduceScatter], 19U * 5);
+  EXPECT_GE(kinds[CollectiveKind::kAllGather], 19U * 6);
   EXPECT_GT(bytes[Direction::kSend], 0U);
   EXPECT_GT(bytes[Direction::kReceive], 0U);
 }
