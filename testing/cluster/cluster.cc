@@ -10,7 +10,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <sstream>
 
 #include "agent/api/socket.h"
@@ -277,8 +276,10 @@ Result<Cluster::CliResult> Cluster::Cli(std::vector<std::string> arguments,
 }
 
 std::string ReadAll(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  // A file of /proc whose process ends meanwhile reads as empty. An iterator would throw.
+  std::ostringstream text;
+  text << std::ifstream(path, std::ios::binary).rdbuf();
+  return text.str();
 }
 
 Result<std::string> MakeTempDir(const std::string& prefix) {

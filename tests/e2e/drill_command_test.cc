@@ -149,12 +149,14 @@ TEST_F(DrillCommandTest, AFaultEndsAfterItsProcessesWereKilled) {
     return false;
   };
   const auto hang = [&](const std::function<void()>& then) {
-    ASSERT_NO_FATAL_FAILURE(
-        InterruptDrill({"hang-rank", "--target", "n1", "--duration", "10m"}, [&] {
+    ASSERT_NO_FATAL_FAILURE(InterruptDrill(
+        {"hang-rank", "--target", "n1", "--duration", "10m"},
+        [&] {
           if (Fault() == 0 || !is_stopped()) return false;
           then();
           return true;
-        }));
+        },
+        true));
     EXPECT_TRUE(WaitUntil([&] { return Fault() == 0 && !is_stopped(); }, kDrillTimeout));
   };
   ASSERT_NO_FATAL_FAILURE(hang([&] {
