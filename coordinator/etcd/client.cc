@@ -208,6 +208,10 @@ Status EtcdClient::AwaitErased(const std::string& key, int64_t revision, Timeout
     return DeadlineExceededError("no change");
   }
   Status status = Ended(finished, member);
+  // The member measures the time of the call, too, and may end the call first.
+  if (finished.error_code() == grpc::StatusCode::CANCELLED) {
+    return AbortedError(member.name + ": the call of the watch was cancelled");
+  }
   return status.ok() ? UnavailableError(member.name + ": the watch ended") : status;
 }
 

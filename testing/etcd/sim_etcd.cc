@@ -130,6 +130,11 @@ class SimEtcd::WatchService final : public pb::Watch::Service {
     const uint64_t round = sim_.cancel_round_;
     while (!context->IsCancelled() && !sim_.stopping_) {
       sim_.ExpireLeases();
+      if (sim_.end_watches_ > 0) {
+        --sim_.end_watches_;
+        ++sim_.cancelled_;
+        return {grpc::StatusCode::CANCELLED, ""};
+      }
       pb::WatchResponse response;
       if (sim_.cancel_round_ != round || sim_.cancel_further_ > 0) {
         if (sim_.cancel_round_ == round) --sim_.cancel_further_;
@@ -352,6 +357,11 @@ void SimEtcd::CancelWatches(int further) {
   Lock lock(mutex_);
   ++cancel_round_;
   cancel_further_ = further;
+  changed_.notify_all();
+}
+void SimEtcd::EndWatches(int count) {
+  Lock lock(mutex_);
+  end_watches_ = count;
   changed_.notify_all();
 }
 void SimEtcd::EndLeases() {

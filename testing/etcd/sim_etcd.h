@@ -51,6 +51,9 @@ class SimEtcd final {
   void CompactAfter(int reads);
   /// Cancels all watches, and `further` watches to come.
   void CancelWatches(int further);
+  /// Ends the calls of the next `count` watches with CANCELLED, as members do when a call's time is
+  /// over.
+  void EndWatches(int count);
   /// Ends all leases now.
   void EndLeases();
   int64_t revision();
@@ -92,6 +95,7 @@ class SimEtcd final {
   bool hang_ = false;
   bool stopping_ = false;
   int cancel_further_ = 0;
+  int end_watches_ = 0;
   int cancelled_ = 0;
   uint64_t cancel_round_ = 0;
 

@@ -111,7 +111,7 @@ class CompatTest : public ProtectedCluster {
     for (const std::string& programs : {std::string(), PreviousPrograms()}) {
       options_.cli_programs = programs;
       cluster_->Reconfigure(options_);
-      const auto status = cluster_->Cli({"status", "--json"});
+      const auto status = cluster_->Cli({"-o", "json", "status"});
       ASSERT_TRUE(status.has_value());
       EXPECT_THAT(status->out, HasSubstr("\"saved\"")) << programs << status->errors;
       const auto verified = cluster_->Cli({"verify", "saved"});

