@@ -1,5 +1,6 @@
 #include "agent/pipeline/rank_memory.h"
 
+#include <chrono>
 #include <utility>
 #include <vector>
 
@@ -8,6 +9,9 @@
 namespace holdfast::agent {
 namespace {
 constexpr uint32_t kParitySlots = 2;  // the committed version and the one being built
+// A start waits this long for the memory of ended jobs whose newest version goes to disk.
+constexpr std::chrono::milliseconds kReleaseInterval(100);
+constexpr int kReleaseTries = 100;
 }  // namespace
 
 RankMemory::RankMemory(RankRegistry& ranks, Arena& arena, CoordinatorLink& link,
@@ -58,25 +62,44 @@ Result<RankLease> RankMemory::ReserveInTurn(const SegmentOwner& owner, uint32_t 
     return !segment && segment.error().code() == ErrorCode::kResourceExhausted;
   };
   MutexLock lock(mutex_);
-  // When the arena is full, reassign memory of ranks and jobs that have ended and whose versions
-  // are safe on disk.
-  std::vector<RankLease> idle;
-  if (full()) idle = ranks_.Idle(owner.job, world);
-  while (full() && !idle.empty()) {
-    RankLease rank = std::move(idle.back());
-    idle.pop_back();
-    Segment* memory = &rank->segment;
-    const SegmentOwner old = memory->owner();
-    if (!Retire(rank, /*on_disk_too=*/true).ok()) continue;
-    rank = RankLease();
-    Log(LogLevel::kInfo, "IdleMemoryReassigned",
-        {Kv("from", old.job), Kv("from_shard", ShardName(old.rank)), Kv("to", owner.job)});
-    HOLDFAST_RETURN_IF_ERROR(arena_.Release(memory));
-    segment = FromArena(owner, slots, slot_bytes);
+  // Parity is tried again anyway; only trainers wait.
+  const int tries_max = IsParity(owner.rank) ? 1 : kReleaseTries;
+  for (int tries = 0; full() && tries < tries_max; ++tries) {
+    if (tries > 0) {
+      // Ended jobs bring their newest version to disk, and then release their memory by themselves.
+      reserved_.WaitFor(mutex_, kReleaseInterval);
+      segment = FromArena(owner, slots, slot_bytes);
+    }
+    if (!full() || !ReassignIdle(owner, slots, slot_bytes, world, &segment)) break;
   }
   if (segment) return ranks_.Add(**segment);
   if (too_small) ranks_.Reinstate(too_small);  // a later start with smaller slots can use it
   return Fail(segment.error());
+}
+
+bool RankMemory::ReassignIdle(const SegmentOwner& owner, uint32_t slots, uint64_t slot_bytes,
+                              uint32_t world, Result<Segment*>* segment) {
+  std::vector<RankLease> idle = ranks_.Idle(owner.job, world);
+  bool more = false;
+  while (!*segment && !idle.empty()) {
+    RankLease rank = std::move(idle.back());
+    idle.pop_back();
+    Segment* memory = &rank->segment;
+    const SegmentOwner old = memory->owner();
+    if (!Retire(rank, /*on_disk_too=*/true).ok()) {
+      more = true;
+      continue;
+    }
+    rank = RankLease();
+    Log(LogLevel::kInfo, "IdleMemoryReassigned",
+        {Kv("from", old.job), Kv("from_shard", ShardName(old.rank)), Kv("to", owner.job)});
+    if (Status released = arena_.Release(memory); !released.ok()) {
+      *segment = Fail(std::move(released));
+      return false;
+    }
+    *segment = FromArena(owner, slots, slot_bytes);
+  }
+  return more;
 }
 
 Result<RankLease> RankMemory::ReserveParity(const std::string& job, Rank parity,

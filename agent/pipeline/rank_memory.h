@@ -27,7 +27,9 @@ class RankMemory {
              std::function<void(const SegmentOwner&)> before_reserve);
 
   /// Returns the rank with memory of at least `slots` slots of `slot_bytes`. `world` is the world
-  /// of the job's current start; 0: not known. Errors as Arena::Reserve.
+  /// of the job's current start; 0: not known. When the arena is full, a trainer's rank gets memory
+  /// of ranks and jobs that have ended and whose versions are safe on disk. It waits up to ten
+  /// seconds for versions that go to disk. Errors as Arena::Reserve.
   Result<RankLease> Reserve(const SegmentOwner& owner, uint32_t slots, uint64_t slot_bytes,
                             uint32_t world);
   /// As Reserve(), for the parity shards of a job: one slot for the committed version and one for
@@ -44,6 +46,10 @@ class RankMemory {
   Result<Segment*> FromArena(const SegmentOwner& owner, uint32_t slots, uint64_t slot_bytes);
   Result<RankLease> ReserveInTurn(const SegmentOwner& owner, uint32_t slots, uint64_t slot_bytes,
                                   uint32_t world);
+  /// Releases idle memory until *segment is reserved. Returns whether more idle memory may become
+  /// releasable.
+  bool ReassignIdle(const SegmentOwner& owner, uint32_t slots, uint64_t slot_bytes, uint32_t world,
+                    Result<Segment*>* segment) HOLDFAST_REQUIRES(mutex_);
   /// Frees all slots of a rank's memory, removes the rank from the registry and reports the freed
   /// replicas. Errors as RankRegistry::Remove.
   Status Retire(const RankLease& rank, bool on_disk_too);

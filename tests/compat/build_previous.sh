@@ -30,7 +30,7 @@ if [ ! -x "$folder/bin/holdfast" ]; then
   work=$(mktemp -d "$base/build.XXXXXX")
   trap 'rm -rf "$work"' EXIT
   mkdir "$work/source"
-  git -C "$here" archive "$commit" | tar -x -C "$work/source"
+  git -C "$here/../.." archive "$commit" | tar -x -C "$work/source"
   cmake -S "$work/source" --preset release >"$work/log" 2>&1 || { cat "$work/log" >&2; exit 1; }
   ninja -C "$work/source/build/release" --quiet >&2
   cmake --install "$work/source/build/release" --strip --prefix "$work/built" >"$work/log" 2>&1 ||

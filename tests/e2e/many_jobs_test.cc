@@ -152,8 +152,8 @@ TEST_F(ManyJobsTest, EndedJobsLeaveNothingBehindInTheServers) {
   for (const auto& [name, pid] : processes) {
     const Usage& was = before[name];
     const Usage is = IdleUsageOf(pid);
-    fmt::print("{}: after {} and {} jobs: threads {} and {}, descriptors {} and {}, memory {} and {} "
-               "KiB, CPU {} and {} ms, switches {} and {} in {} s\n",
+    fmt::print("{}: after {} and {} jobs: threads {} and {}, descriptors {} and {}, memory {} "
+               "and {} KiB, CPU {} and {} ms, switches {} and {} in {} s\n",
                name, kWarmJobs, jobs, was.threads, is.threads, was.descriptors, is.descriptors,
                was.memory_bytes >> 10, is.memory_bytes >> 10, was.cpu_ms, is.cpu_ms, was.switches,
                is.switches, kIdle.count());
