@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import signal
 import sys
 import threading
@@ -57,6 +58,9 @@ def test_a_rank_that_hangs_is_named(cluster, tmp_path):
         assert "have been in AllReduce" in json.dumps(hang()[0]["evidence"]), hang()
     finally:
         cluster.cli("stop", "hangs", "--now")
+        # Workers outlive their agent, which ends with the module.
+        pids = [path.read_text() for path in tmp_path.glob("pid-*")]
+        wait_until(lambda: not any(pathlib.Path("/proc", pid).exists() for pid in pids), what="the end of the workers")
 
 
 def recorded():
