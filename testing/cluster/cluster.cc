@@ -33,6 +33,11 @@ std::vector<std::string> ServerCommand() {
   return {std::istream_iterator<std::string>(text), std::istream_iterator<std::string>()};
 }
 
+/// Returns the path of a program in `folder`, or of the program that was built with this one.
+std::string ProgramOf(const std::string& folder, const std::string& name) {
+  return (folder.empty() ? BinaryDir() : folder) + "/" + name;
+}
+
 std::map<std::string, std::string> CrashEnv(const std::string& crash) {
   return {{"HOLDFAST_CRASH", crash}};
 }
@@ -80,7 +85,7 @@ Status Cluster::StartCoordinator(const std::string& crash, int index) {
   ProcessOptions process;
   process.argv =
       options_.coordinator_command.empty() ? ServerCommand() : options_.coordinator_command;
-  process.argv.push_back(BinaryDir() + "/holdfast-coordinator");
+  process.argv.push_back(ProgramOf(options_.coordinator_programs, "holdfast-coordinator"));
   for (const std::string& setting :
        {std::string("cluster=local"), "listen=" + EndpointOf(index),
         "data_dir=" + CoordinatorDir(index),
@@ -108,7 +113,11 @@ Status Cluster::StartAgent(int node, const std::string& crash) {
   if (auto it = options_.agent_command_of.find(node); it != options_.agent_command_of.end()) {
     process.argv = it->second;
   }
-  process.argv.insert(process.argv.end(), {BinaryDir() + "/holdfast-agent",
+  std::string programs;
+  if (auto it = options_.agent_programs_of.find(node); it != options_.agent_programs_of.end()) {
+    programs = it->second;
+  }
+  process.argv.insert(process.argv.end(), {ProgramOf(programs, "holdfast-agent"),
                                            "--set",
                                            "cluster=local",
                                            "--set",
@@ -144,9 +153,14 @@ Status Cluster::StartAgent(int node, const std::string& crash) {
   return Status::Ok();
 }
 
-void Cluster::MoveAgents(const ClusterOptions& options) {
+void Cluster::Reconfigure(const ClusterOptions& options) {
   options_.agent_settings_of = options.agent_settings_of;
   options_.agent_command_of = options.agent_command_of;
+  options_.agent_programs_of = options.agent_programs_of;
+  options_.coordinator_command = options.coordinator_command;
+  options_.coordinator_programs = options.coordinator_programs;
+  options_.cli_command = options.cli_command;
+  options_.cli_programs = options.cli_programs;
 }
 
 Status Cluster::AwaitAgent(int node) {
@@ -260,7 +274,7 @@ Result<Cluster::CliResult> Cluster::Cli(std::vector<std::string> arguments,
   HOLDFAST_ASSIGN_OR_RETURN(std::string dir, MakeTempDir("hf-cli"));
   ProcessOptions process;
   process.argv = options_.cli_command;
-  process.argv.push_back(BinaryDir() + "/holdfast");
+  process.argv.push_back(ProgramOf(options_.cli_programs, "holdfast"));
   if (std::find(arguments.begin(), arguments.end(), "--endpoint") == arguments.end()) {
     process.argv.insert(process.argv.end(), {"--endpoint", endpoint()});
   }

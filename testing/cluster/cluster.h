@@ -28,6 +28,10 @@ struct ClusterOptions {
   std::vector<std::string> coordinator_command;  // the command that starts the coordinator
   std::vector<std::string> cli_command;          // the command that starts the CLI
   std::vector<std::string> cli_options;          // --tls-ca …
+  /// Folders of programs of another version. Empty, or a node that is missing: BinaryDir().
+  std::map<int, std::string> agent_programs_of;  // by node, with the keeper and the shim
+  std::string coordinator_programs;
+  std::string cli_programs;
   /// Also start a fault injector for each node and one for the coordinator.
   bool injectors = false;
   std::vector<std::string> injector_settings;  // further "key=value" of all injectors
@@ -55,8 +59,8 @@ class Cluster {
   /// Starts the fault injector of a node, where its agent runs, or that of the coordinator.
   Status StartInjector(int node);
   Status StartCoordinatorInjector();
-  /// Sets the agents' settings and commands, from `options`, for their next starts.
-  void MoveAgents(const ClusterOptions& options);
+  /// Sets the commands, the programs and the agents' settings, from `options`, for the next starts.
+  void Reconfigure(const ClusterOptions& options);
 
   Process& coordinator(int index = 0) { return coordinators_[static_cast<size_t>(index)]; }
   Process& agent(int node) { return agents_[node]; }

@@ -35,7 +35,7 @@ TEST_F(NetworkTest, AReplacementAtAnotherAddressIsFound) {
   job_->Close();
   cluster_->DestroyNode(3);
   Put(3, 4);
-  cluster_->MoveAgents(options_);
+  cluster_->Reconfigure(options_);
   ASSERT_TRUE(cluster_->StartAgent(3).ok());
   ASSERT_NO_FATAL_FAILURE(AwaitAgent(3));
   const auto restored = ExpectBack(promised, {3});

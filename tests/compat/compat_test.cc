@@ -1,0 +1,199 @@
+// The previous version of some parts with this version of the others: mixed nodes, a rolling
+// upgrade and its reversal while a job saves, the CLI, the client library and the data on disk.
+
+#include <dlfcn.h>
+
+#include <climits>
+#include <csignal>
+
+#include "tests/e2e/protected_cluster.h"
+
+namespace holdfast::local {
+namespace {
+using ::testing::HasSubstr;
+
+/// The folder of the previous version's programs. run.sh sets it.
+std::string PreviousPrograms() {
+  const char* folder = std::getenv("HOLDFAST_PREVIOUS_PROGRAMS");
+  return folder == nullptr ? "" : folder;
+}
+
+std::string RealPath(const std::string& path) {
+  char real[PATH_MAX];
+  return ::realpath(path.c_str(), real) == nullptr ? "" : real;
+}
+
+/// Ranks use the previous library exactly where run.sh has --previous-trainers.
+class CompatTest : public ProtectedCluster {
+ protected:
+  static constexpr int kNodes = 3;
+
+  void SetUp() override {
+    ASSERT_FALSE(PreviousPrograms().empty()) << "start this program with tests/compat/run.sh";
+    Dl_info library;
+    ASSERT_NE(::dladdr(reinterpret_cast<void*>(&holdfast_open), &library), 0);
+    const char* wanted = std::getenv("HOLDFAST_PREVIOUS_LIBRARY");
+    const bool previous = RealPath(library.dli_fname).find("/previous/") != std::string::npos;
+    ASSERT_EQ(previous, wanted != nullptr) << library.dli_fname;
+    ProtectedCluster::SetUp();
+    words_ = 64 << 10;
+    options_.disk_every = 1;
+  }
+
+  void UsePreviousAgents(const std::vector<int>& nodes) {
+    options_.agent_programs_of.clear();
+    for (int node : nodes) options_.agent_programs_of[node] = PreviousPrograms();
+  }
+  void UsePreviousCoordinator(bool previous) {
+    options_.coordinator_programs = previous ? PreviousPrograms() : "";
+  }
+  /// The process runs the previous version's program.
+  static bool IsPrevious(Process& process) {
+    const std::string program = RealPath("/proc/" + std::to_string(process.pid()) + "/exe");
+    return program.rfind(RealPath(PreviousPrograms()), 0) == 0;
+  }
+
+  /// Stops the coordinator and starts it with the programs of `options_`.
+  void RestartCoordinator() {
+    cluster_->Reconfigure(options_);
+    cluster_->coordinator().Signal(SIGTERM);
+    ASSERT_TRUE(cluster_->coordinator().WaitFor(kTimeout));
+    ASSERT_TRUE(cluster_->StartCoordinator().ok());
+  }
+  /// Stops the agent, whose keeper goes on, and starts it with the programs of `options_`.
+  void RestartAgent(int node) {
+    cluster_->Reconfigure(options_);
+    const pid_t keeper = cluster_->KeeperPid(node);
+    cluster_->agent(node).Signal(SIGTERM);
+    ASSERT_TRUE(cluster_->agent(node).WaitFor(kTimeout));
+    ASSERT_TRUE(cluster_->StartAgent(node).ok());
+    AwaitAgent(node);
+    EXPECT_EQ(cluster_->KeeperPid(node), keeper) << "the keeper of node " << node;
+  }
+  /// Replaces coordinator and agents one by one while the job saves. No rank is restarted.
+  void UpgradeUnderTheJob(bool to_previous) {
+    VersionId newest = SaveUntilProtected();
+    UsePreviousCoordinator(to_previous);
+    ASSERT_NO_FATAL_FAILURE(RestartCoordinator());
+    EXPECT_EQ(IsPrevious(cluster_->coordinator()), to_previous);
+    newest = SaveUntilProtected(newest);
+    std::vector<int> previous = to_previous ? std::vector<int>{} : std::vector<int>{0, 1, 2};
+    for (int node = 0; node < kNodes; ++node) {
+      if (to_previous) previous.push_back(node);
+      if (!to_previous) std::erase(previous, node);
+      UsePreviousAgents(previous);
+      ASSERT_NO_FATAL_FAILURE(RestartAgent(node));
+      EXPECT_EQ(IsPrevious(cluster_->agent(node)), to_previous);
+      newest = SaveUntilProtected(newest);
+    }
+  }
+  /// Kills agents and keepers, so that only the disks have the versions, and starts all again.
+  void LoseMemory() {
+    job_->Close();
+    for (int node = 0; node < kNodes; ++node) {
+      cluster_->agent(node).Kill();
+      cluster_->KillKeeper(node);
+    }
+    cluster_->Reconfigure(options_);
+    for (int node = 0; node < kNodes; ++node) {
+      ASSERT_TRUE(cluster_->StartAgent(node).ok());
+      AwaitAgent(node);
+    }
+  }
+  VersionId SaveUntilOnDisk() {
+    const bool on_disk =
+        job_->SaveUntil([&] { return job_->Newest(v1::Tier::kDisk).has_value(); }, kTimeout);
+    EXPECT_TRUE(on_disk) << Evidence();
+    return job_->Newest(v1::Tier::kDisk).value_or(VersionId{});
+  }
+  /// Both versions of the CLI show the job and verify its newest version.
+  void ExpectCliWorks() {
+    for (const std::string& programs : {std::string(), PreviousPrograms()}) {
+      options_.cli_programs = programs;
+      cluster_->Reconfigure(options_);
+      const auto status = cluster_->Cli({"status", "--json"});
+      ASSERT_TRUE(status.has_value());
+      EXPECT_THAT(status->out, HasSubstr("\"saved\"")) << programs << status->errors;
+      const auto verified = cluster_->Cli({"verify", "saved"});
+      ASSERT_TRUE(verified.has_value());
+      EXPECT_EQ(verified->exit_code, 0) << programs << verified->out << verified->errors;
+    }
+  }
+};
+
+TEST_F(CompatTest, MixedNodesProtectAndDecodeEachOther) {
+  UsePreviousAgents({0});
+  ASSERT_NO_FATAL_FAILURE(Start(kNodes, 1));
+  for (int lost : {0, 1}) {
+    const VersionId promised = SaveUntilProtected();
+    job_->Close();
+    ASSERT_NO_FATAL_FAILURE(Replace(lost));
+    ExpectBack(promised, {lost});
+  }
+  ExpectCliWorks();
+}
+
+TEST_F(CompatTest, APreviousCoordinatorServesTheseAgents) {
+  UsePreviousCoordinator(true);
+  ASSERT_NO_FATAL_FAILURE(Start(kNodes, 1));
+  const VersionId promised = SaveUntilProtected();
+  ExpectCliWorks();
+  job_->Close();
+  ASSERT_NO_FATAL_FAILURE(Replace(2));
+  ExpectBack(promised, {2});
+}
+
+TEST_F(CompatTest, PreviousAgentsFollowThisCoordinator) {
+  UsePreviousAgents({0, 1, 2});
+  ASSERT_NO_FATAL_FAILURE(Start(kNodes, 1));
+  const VersionId promised = SaveUntilProtected();
+  ExpectCliWorks();
+  job_->Close();
+  ASSERT_NO_FATAL_FAILURE(Replace(2));
+  ExpectBack(promised, {2});
+}
+
+TEST_F(CompatTest, ARollingUpgradeKeepsMemoryAndRanks) {
+  UsePreviousAgents({0, 1, 2});
+  UsePreviousCoordinator(true);
+  ASSERT_NO_FATAL_FAILURE(Start(kNodes, 1));
+  ASSERT_NO_FATAL_FAILURE(UpgradeUnderTheJob(false));
+  const auto newest = job_->Newest(v1::Tier::kPeer);
+  ASSERT_TRUE(newest);
+  EXPECT_EQ(newest->incarnation, Incarnation{1});  // the same start of the job
+  const SavingJob::Restored restored = ExpectBack(*newest, {});
+  for (v1::Tier tier : restored.tiers) EXPECT_EQ(tier, v1::Tier::kMemory);
+}
+
+TEST_F(CompatTest, AnUpgradeCanBeReversed) {
+  ASSERT_NO_FATAL_FAILURE(Start(kNodes, 1));
+  ASSERT_NO_FATAL_FAILURE(UpgradeUnderTheJob(true));
+  const auto newest = job_->Newest(v1::Tier::kPeer);
+  ASSERT_TRUE(newest);
+  ExpectBack(*newest, {});
+}
+
+TEST_F(CompatTest, DisksOfThePreviousVersionAreRestored) {
+  UsePreviousAgents({0, 1, 2});
+  UsePreviousCoordinator(true);
+  ASSERT_NO_FATAL_FAILURE(Start(kNodes, 1));
+  const VersionId promised = SaveUntilOnDisk();
+  UsePreviousCoordinator(false);
+  ASSERT_NO_FATAL_FAILURE(RestartCoordinator());
+  UsePreviousAgents({});
+  ASSERT_NO_FATAL_FAILURE(LoseMemory());
+  ExpectBack(promised, {});
+}
+
+TEST_F(CompatTest, DisksOfThisVersionAreRestoredByThePrevious) {
+  ASSERT_NO_FATAL_FAILURE(Start(kNodes, 1));
+  const VersionId promised = SaveUntilOnDisk();
+  UsePreviousCoordinator(true);
+  ASSERT_NO_FATAL_FAILURE(RestartCoordinator());
+  UsePreviousAgents({0, 1, 2});
+  ASSERT_NO_FATAL_FAILURE(LoseMemory());
+  ExpectBack(promised, {});
+}
+
+}  // namespace
+}  // namespace holdfast::local
