@@ -7,6 +7,7 @@
 namespace holdfast::coord {
 namespace {
 constexpr std::string_view kCoordinator = "Coordinator";
+constexpr std::string_view kCertificates = "Certificates";
 constexpr std::string_view kAgent = "Agent";
 constexpr std::string_view kFaults = "FaultInjector";
 
@@ -36,6 +37,11 @@ constexpr AccessRule kRules[] = {
     {kCoordinator, "Quarantine", kOperators},
     {kCoordinator, "Adopt", kOperators},
     {kCoordinator, "GetAudit", kOperators},
+    {kCertificates, "CreateToken", kOperators},
+    {kCertificates, "Renew", kAllRoles},
+    {kCertificates, "Revoke", kOperators},
+    {kCertificates, "ListIdentities", kOperators},
+    {kCertificates, "WatchTrust", kAgents},
     {kAgent, "ReadShard", Role::kOperator | Role::kAgent},
     {kAgent, "VerifyShard", kOperators},
     {kAgent, "ReadWorkerLog", Role::kOperator | Role::kRunner},

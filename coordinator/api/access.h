@@ -30,7 +30,7 @@ std::string ToString(RoleSet roles);
 
 /// One method and the roles that may call it. One of the roles suffices.
 struct AccessRule {
-  std::string_view service;  // without its package: Coordinator, Agent or FaultInjector
+  std::string_view service;  // without its package, e.g. Coordinator
   std::string_view method;
   RoleSet roles = kNoRoles;
 };

@@ -195,6 +195,14 @@ Caller CallerRegistry::IdentifyCertificate(grpc_call* call) const {
   } else if (name && name->cluster == cluster_) {
     caller.roles = Only(name->role);
   }
+  if (revoked_ != nullptr && revoked_->RevokedAt(uris.front()) != 0) {
+    const auto pem = Properties(call, GRPC_X509_PEM_CERT_PROPERTY_NAME);
+    if (pem.empty() || revoked_->RefusesPem(uris.front(), pem.front())) {
+      caller.name += " (revoked)";
+      caller.remedy = "An operator has revoked this certificate; join again with a new token";
+      caller.roles = kNoRoles;
+    }
+  }
   return caller;
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/certificates/revoked_names.h"
 #include "base/clock.h"
 #include "base/config.h"
 #include "base/endpoint.h"
@@ -47,6 +48,9 @@ class CallerRegistry {
 
   /// Sets where the server listens. Until then, callers over TCP have the role viewer.
   void Serve(const Endpoint& endpoint, bool tls);
+  /// Callers whose certificates are revoked get no role. `revoked` outlives the registry; before
+  /// the first call.
+  void Refuse(const certificates::RevokedNames& revoked) { revoked_ = &revoked; }
   /// Returns the caller of `call`, which is in progress.
   Caller Identify(grpc_call* call) const;
 
@@ -59,6 +63,7 @@ class CallerRegistry {
 
   const std::string cluster_;
   const AccessOptions options_;
+  const certificates::RevokedNames* revoked_ = nullptr;
   std::unique_ptr<Users> users_;
   std::atomic<std::shared_ptr<const Listening>> listening_;
 };

@@ -18,6 +18,7 @@
 #include "agent/api/agent.grpc.pb.h"
 #include "base/fd.h"
 #include "coordinator/api/access.h"
+#include "coordinator/api/certificates.grpc.pb.h"
 #include "coordinator/api/channel.h"
 #include "coordinator/api/convert.h"
 #include "coordinator/api/coordinator.grpc.pb.h"
@@ -35,9 +36,9 @@ constexpr int kReplyFd = 100;  // of the process that makes calls as another use
 constexpr uid_t kBin = 2;      // its primary group is "bin"
 constexpr uid_t kDaemon = 1;   // its primary group is "daemon"
 
-const char* const kServices[] = {coordinator::Coordinator::service_full_name(),
-                                 agent::Agent::service_full_name(),
-                                 faults::FaultInjector::service_full_name()};
+const char* const kServices[] = {
+    coordinator::Coordinator::service_full_name(), agent::Agent::service_full_name(),
+    faults::FaultInjector::service_full_name(), coordinator::Certificates::service_full_name()};
 
 TlsFiles FilesOf(const agent::PeerTlsFiles& files) { return {files.ca, files.cert, files.key}; }
 
@@ -108,6 +109,8 @@ std::vector<std::unique_ptr<Running>> StartAll(const TlsFiles& tls) {
                                           address, tls));
   all.push_back(std::make_unique<Running>(std::make_unique<faults::FaultInjector::Service>(),
                                           kServices[2], address, tls));
+  all.push_back(std::make_unique<Running>(
+      std::make_unique<coordinator::Certificates::CallbackService>(), kServices[3], address, tls));
   return all;
 }
 
