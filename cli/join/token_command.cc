@@ -9,8 +9,8 @@ namespace {
 
 constexpr const char* kTokenFooter = R"(
 A token lets one machine or person join the cluster once, with `holdfast join`. It contains a
-secret: pass it on over a channel that you trust, and create it shortly before its use. The command prints
-one line on stdout, and how to use it on stderr.
+secret: pass it on over a channel that you trust, and create it shortly before its use. The command
+prints one line on stdout, and how to use it on stderr.
 
 Examples:
   holdfast token create --role agent --node n3     for the machine n3 only

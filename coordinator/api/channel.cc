@@ -25,7 +25,7 @@ constexpr int kKeepaliveTimeoutMs = 10'000;
 // nothing for this long is off or disconnected, and its streams end.
 constexpr int kServerKeepaliveMs = 3'600'000;
 constexpr int kServerTimeoutMs = 1'500;
-// A connection that completes no TLS handshake in this time ends. gRPC itself waits for two minutes.
+// A connection that completes no TLS handshake in this time ends. gRPC itself waits two minutes.
 constexpr int kHandshakeMs = 10'000;
 constexpr mode_t kSocketMode = 0600;
 
