@@ -17,6 +17,8 @@
 #include "cli/doctor/commands.h"
 #include "cli/drill/commands.h"
 #include "cli/export/commands.h"
+#include "cli/join/commands.h"
+#include "cli/join/operator_identity.h"
 #include "cli/offline/commands.h"
 #include "cli/shards/commands.h"
 
@@ -103,6 +105,8 @@ void Describe(Program& program) {
   app.set_help_flag("-h,--help", "Print this help and exit");
   app.set_version_flag("--version", "holdfast " + BuildInfo(),
                        "Print version, commit and compiler");
+  app.set_config("--config", DefaultConfigFile(),
+                 "TOML file with values of the options above, as `holdfast join` writes it");
   AddGlobalOptions(app, program.options, program.raw);
   auto add = [&](std::unique_ptr<Command> command) {
     CLI::App* subcommand = command->AddTo(app);
@@ -128,6 +132,12 @@ void Describe(Program& program) {
   add(MakeRunsCommand());
   add(MakeIncidentsCommand());
   add(MakeQuarantineCommand());
+  add(MakeAuditCommand());
+  add(MakeClusterCommand());
+  add(MakeTokenCommand());
+  add(MakeJoinCommand());
+  add(MakeCertificatesCommand());
+  add(MakeRevokeCommand());
   add(MakeAdviseCommand());
   add(MakeDoctorCommand());
   add(MakeDrillCommand());
@@ -194,6 +204,10 @@ Result<ExitCode> RunChosen(Program& program, Output& output) {
     return ExitCode::kOk;
   }
   Context context{program.options, output, Clock::Real()};
+  // Commands that work without a coordinator must work without a valid certificate, too.
+  const bool local = program.app.got_subcommand("cluster") || program.app.got_subcommand("join") ||
+                     program.app.got_subcommand("inspect");
+  if (!local) HOLDFAST_RETURN_IF_ERROR(KeepOperatorIdentity(program.options, context.clock));
   for (auto& [subcommand, command] : program.commands) {
     if (subcommand->parsed()) return command->Run(context);
   }

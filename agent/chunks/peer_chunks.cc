@@ -38,6 +38,7 @@ PeerRequest PeerChunks::RequestFor(PeerRequestKind kind) const {
   request.rank = key_.rank;
   request.incarnation = incarnation_;
   request.sealed = true;
+  request.node = place_.node;
   return request;
 }
 

@@ -96,9 +96,16 @@ void AgentConfig::Bind(ConfigSchema& schema) {
              "Library of the NVIDIA driver that reports errors of the node's GPUs (Xids), used "
              "where it exists; empty: never.");
   metrics.Bind(schema);
+  access.Bind(schema, /*coordinator=*/false);
   schema.Add("tls.ca", &tls.ca, "PEM file of the authority that both sides trust.");
   schema.Add("tls.cert", &tls.cert, "PEM file of this node's certificate.");
   schema.Add("tls.key", &tls.key, "PEM file of that certificate's private key.");
+  schema.Add(
+      "tls.renew", &tls_renew,
+      "Renew the certificate at the coordinator after two thirds of its time, and keep tls.ca "
+      "as the coordinator has it. `holdfast join` sets this; false for certificates of "
+      "another issuer. tls.cert and tls.key should be one file.");
+  access.BindNames(schema);
 }
 
 Status AgentConfig::Check() const {
@@ -135,7 +142,7 @@ Status AgentConfig::Check() const {
     return InvalidArgumentError(fmt::format("arena.bytes {} is too small: use at least {}",
                                             FormatBytes(arena_bytes), FormatBytes(kArenaBytesMin)));
   }
-  HOLDFAST_RETURN_IF_ERROR(peers.Check());
+  HOLDFAST_RETURN_IF_ERROR(peers.Check(tls.configured()));
   if (!remote_url.empty()) {
     HOLDFAST_ASSIGN_OR_RETURN(const std::string path, ParseRemoteUrl(remote_url));
     for (const std::string& dir : data_dirs) {

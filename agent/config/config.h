@@ -30,6 +30,8 @@ struct AgentConfig {
   bool direct = true;
   int64_t queue_depth = 16;
   coord::TlsFiles tls;
+  bool tls_renew = false;
+  coord::AccessOptions access;
   bool peers_enabled = true;
   PeersConfig peers;
   int64_t peer_every_steps = 0;

@@ -98,6 +98,7 @@ Result<std::unique_ptr<PeerStream>> GroupAccess::Open(uint32_t position, PeerReq
     if (member.address.empty()) {
       return Fail(UnavailableError("the node has no peer address: it is not attached"));
     }
+    request.node = member.node;
     return transport.Open(member.address, request, std::min(deadline, clock.Now() + kAnswerTime));
   };
   auto stream = open();

@@ -30,6 +30,9 @@ class Channel {
   /// not use TLS; its frames, such as a refusal, can be received in plain text.
   Status StartTls(const TlsContext& context, const std::string& host, Clock::TimePoint deadline);
 
+  /// Returns the name in the other side's certificate; none without TLS.
+  TlsPeer tls_peer() const { return tls_ == nullptr ? TlsPeer() : tls_->peer(); }
+
   /// Sends a frame whose checksum starts at `stamp`; `payload` is not copied.
   Status Send(FrameKind kind, std::span<const std::byte> payload, uint32_t stamp,
               Clock::TimePoint deadline, uint16_t flags = 0);

@@ -17,12 +17,19 @@ void PeersConfig::Bind(ConfigSchema& schema) {
   schema.Add("peers.advertise", &advertise,
              "Address that other nodes use, if it differs from peers.listen: host:port or "
              "unix:/path.");
+  schema.Add("peers.secret_file", &secret_file,
+             "File of 16 to 4096 bytes, the same on all nodes, unreadable for other users: peers "
+             "must know "
+             "it in addition to their certificates. Needed only where certificates have no names.");
   schema.Add(
-      "peers.secret_file", &secret_file,
-      "File of 16 to 4096 bytes, the same on all nodes, unreadable for other users; required where "
-      "other machines reach peers.listen.");
-  schema.Add("peers.connections_max", &connections_max,
-             "Maximum of concurrent connections of peers; further ones are refused.", 1, 4096);
+      "peers.plain_text", &plain_text,
+      "Let other machines reach peers.listen without [tls], with peers.secret_file only. Anyone "
+      "who can read or change packets of that network then reads and changes versions.");
+  schema.Add(
+      "peers.connections_max", &connections_max,
+      "Maximum of concurrent connections of peers; further ones are refused. Connections that "
+      "have not proved who they are do not count: at most 16 of them are open.",
+      1, 4096);
   schema.AddBytes("peers.rate_bytes_per_s", &rate_bytes_per_s,
                   "Limit for sending to peers, bytes per second; 0: unlimited.");
   schema.AddBytes("peers.busy_rate_bytes_per_s", &busy_rate_bytes_per_s,
@@ -34,14 +41,15 @@ void PeersConfig::Bind(ConfigSchema& schema) {
       0, 60'000);
 }
 
-Status PeersConfig::Check() const {
+Status PeersConfig::Check(bool has_tls) const {
   const auto address = ParseEndpoint(listen);
   if (!address) return address.error().WithContext("peers.listen");
   if (!secret_file.empty() && secret_file.front() != '/') {
     return InvalidArgumentError(
         fmt::format("peers.secret_file '{}' is not an absolute path", secret_file));
   }
-  HOLDFAST_RETURN_IF_ERROR(RequireSecret(*address, !secret_file.empty(), "peers.listen"));
+  const bool protects = has_tls || (plain_text && !secret_file.empty());
+  HOLDFAST_RETURN_IF_ERROR(RequireTls(*address, protects, "peers.listen"));
   if (advertise.empty()) return Status::Ok();
   const auto advertised = ParseEndpoint(advertise);
   if (!advertised) return advertised.error().WithContext("peers.advertise");
@@ -49,7 +57,7 @@ Status PeersConfig::Check() const {
     return InvalidArgumentError(fmt::format("peers.advertise '{}' has no port", advertise));
   }
   // A machine that reaches this address reaches peers.listen.
-  return RequireSecret(*advertised, !secret_file.empty(), "peers.advertise");
+  return RequireTls(*advertised, protects, "peers.advertise");
 }
 
 Status PeersConfig::CheckFiles(const PeerTlsFiles& tls) const {
@@ -69,6 +77,7 @@ TcpPeerServerOptions PeersConfig::ServerOptions(const std::string& cluster, cons
   options.node = node;
   options.listen = listen;
   options.secret_file = secret_file;
+  options.plain_text = plain_text;
   options.tls = tls;
   options.pace.rate_bytes_per_s = rate_bytes_per_s;
   options.pace.busy_rate_bytes_per_s = busy_rate_bytes_per_s;
@@ -84,6 +93,7 @@ TcpTransportOptions PeersConfig::TransportOptions(const std::string& cluster,
   options.cluster = cluster;
   options.node = node;
   options.secret_file = secret_file;
+  options.plain_text = plain_text;
   options.tls = tls;
   return options;
 }

@@ -16,6 +16,7 @@ struct PeersConfig {
   std::string listen = "127.0.0.1:0";
   std::string advertise;  // empty: listen
   std::string secret_file;
+  bool plain_text = false;
   int64_t connections_max = 64;
   uint64_t rate_bytes_per_s = 0;
   uint64_t busy_rate_bytes_per_s = 0;
@@ -24,7 +25,9 @@ struct PeersConfig {
   /// Adds every field to `schema`. The configuration must outlive the schema.
   void Bind(ConfigSchema& schema);
   /// Checks what the schema cannot. Does not read files; server and transport do when they start.
-  Status Check() const;
+  /// `has_tls`: the node has certificates. Without, addresses that other machines reach are refused
+  /// unless `plain_text` is set and there is a secret.
+  Status Check(bool has_tls) const;
   /// Checks that the configured secret and TLS files are usable.
   Status CheckFiles(const PeerTlsFiles& tls) const;
 

@@ -68,14 +68,28 @@ Status PeerSession::Run() {
 Status PeerSession::ShakeHands() {
   const Clock::TimePoint deadline = In(context_.timeouts.frame);
   if (context_.tls != nullptr) {
-    const Status started = channel_.StartTls(*context_.tls, "", deadline);
+    const Status started = channel_.StartTls(*context_.tls->Get(), "", deadline);
     if (started.code() == ErrorCode::kFailedPrecondition) SendRefusal(channel_, started);
     HOLDFAST_RETURN_IF_ERROR(started);
   }
   auto node = ShakeHandsAsServer(channel_, context_.self, deadline);
-  if (node) return Status::Ok();
-  if (ShouldReport(node.error())) SendRefusal(channel_, node.error());
-  return node.error();
+  Status status = node ? Status::Ok() : node.error();
+  if (node) {
+    name_ = channel_.tls_peer();
+    node_ = *node;
+    status = CheckPeerName(name_, context_.self.cluster, node_, context_.revoked);
+  }
+  if (status.ok()) {
+    authenticated_ = true;
+    return status;
+  }
+  if (ShouldReport(status)) SendRefusal(channel_, status);
+  return status;
+}
+
+void PeerSession::StopIfRevoked() {
+  if (!authenticated_ || context_.revoked == nullptr) return;
+  if (!CheckPeerName(name_, context_.self.cluster, node_, context_.revoked).ok()) Stop();
 }
 
 Status PeerSession::ServeRequest() {

@@ -7,6 +7,7 @@
 #include "agent/peers/channel.h"
 #include "agent/peers/handshake.h"
 #include "agent/peers/pace_gate.h"
+#include "agent/peers/peer_name.h"
 #include "agent/peers/tls.h"
 #include "agent/peers/transport.h"
 #include "base/clock.h"
@@ -35,7 +36,8 @@ struct PeerServerCounters {
 /// State shared by all sessions of a server; it must outlive them.
 struct PeerServerContext {
   PeerIdentity self;
-  std::unique_ptr<TlsContext> tls;  // null: plain text
+  std::unique_ptr<TlsContexts> tls;           // null: plain text
+  const certificates::RevokedNames* revoked;  // null: no name is revoked
   PeerServerTimeouts timeouts;
   PeerSource& source;
   PaceGate gate;
@@ -56,6 +58,10 @@ class PeerSession {
 
   /// Returns whether the client has no request now. Callable from any thread.
   bool idle() const { return idle_.load(); }
+  /// Returns whether the client has proved who it is. Callable from any thread.
+  bool authenticated() const { return authenticated_.load(); }
+  /// Stops the session if the client's certificate was revoked since. Callable from any thread.
+  void StopIfRevoked();
   const std::string& peer() const { return channel_.peer(); }
 
  private:
@@ -70,6 +76,9 @@ class PeerSession {
   PeerServerContext& context_;
   Channel channel_;
   std::atomic<bool> idle_{false};
+  std::atomic<bool> authenticated_{false};
+  TlsPeer name_;      // of the client; constant once authenticated_ is set
+  std::string node_;  // the same
   Mutex mutex_;
   bool stopping_ HOLDFAST_GUARDED_BY(mutex_) = false;
   PeerReader* reader_ HOLDFAST_GUARDED_BY(mutex_) = nullptr;

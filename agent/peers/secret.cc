@@ -48,12 +48,13 @@ Result<std::string> ReadPeerSecret(const std::string& path) {
   return secret;
 }
 
-Status RequireSecret(const Endpoint& address, bool has_secret, std::string_view what) {
-  if (has_secret || address.IsLocal()) return Status::Ok();
+Status RequireTls(const Endpoint& address, bool has_tls, std::string_view what) {
+  if (has_tls || address.IsLocal()) return Status::Ok();
   return InvalidArgumentError(fmt::format(
-      "{} {} is reachable from other machines and there is no peer secret: set peers.secret_file "
-      "to a file with {} to {} bytes that all nodes share, or use a loopback address or unix:/path",
-      what, address.ToString(), kPeerSecretBytesMin, kPeerSecretBytesMax));
+      "{} {} is reachable from other machines and no TLS is configured: join the cluster with "
+      "`holdfast join`, or set tls.ca, tls.cert and tls.key, or use a loopback address or "
+      "unix:/path. A peer secret protects no bytes after the handshake",
+      what, address.ToString()));
 }
 
 }  // namespace holdfast::agent

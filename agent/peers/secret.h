@@ -17,8 +17,8 @@ inline constexpr size_t kPeerSecretBytesMax = 4096;
 /// outside 16…4096 bytes.
 Result<std::string> ReadPeerSecret(const std::string& path);
 
-/// Returns InvalidArgument, with the setting to change, when there is no secret and other machines
+/// Returns InvalidArgument, with the setting to change, when there is no TLS and other machines
 /// reach `address`. `what` names the address in the message: "peers.listen".
-Status RequireSecret(const Endpoint& address, bool has_secret, std::string_view what);
+Status RequireTls(const Endpoint& address, bool has_tls, std::string_view what);
 
 }  // namespace holdfast::agent

@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <chrono>
@@ -71,10 +72,11 @@ Result<std::unique_ptr<TcpPeerServer>> TcpPeerServer::Start(const TcpPeerServerO
   if (!options.secret_file.empty()) {
     HOLDFAST_ASSIGN_OR_RETURN(self.secret, ReadPeerSecret(options.secret_file));
   }
-  HOLDFAST_RETURN_IF_ERROR(RequireSecret(*address, !self.secret.empty(), "peers.listen"));
-  std::unique_ptr<TlsContext> tls;
+  const bool protects = options.tls.configured() || (options.plain_text && !self.secret.empty());
+  HOLDFAST_RETURN_IF_ERROR(RequireTls(*address, protects, "peers.listen"));
+  std::unique_ptr<TlsContexts> tls;
   if (options.tls.configured()) {
-    HOLDFAST_ASSIGN_OR_RETURN(tls, TlsContext::Load(options.tls, TlsContext::Role::kServer));
+    HOLDFAST_ASSIGN_OR_RETURN(tls, TlsContexts::Load(options.tls, TlsContext::Role::kServer));
   }
   auto listener = ListenAt(*address);
   if (!listener) return Fail(listener.error().WithContext("peers.listen"));
@@ -88,10 +90,11 @@ Result<std::unique_ptr<TcpPeerServer>> TcpPeerServer::Start(const TcpPeerServerO
 }
 
 TcpPeerServer::TcpPeerServer(const TcpPeerServerOptions& options, PeerIdentity self,
-                             std::unique_ptr<TlsContext> tls, Endpoint address, UniqueFd listener,
+                             std::unique_ptr<TlsContexts> tls, Endpoint address, UniqueFd listener,
                              UniqueFd wake, PeerSource& source)
     : context_{std::move(self),
                std::move(tls),
+               options.revoked,
                options.timeouts,
                source,
                PaceGate(options.pace, options.is_busy, Clock::Real()),
@@ -136,7 +139,10 @@ void TcpPeerServer::AcceptLoop() {
     uint64_t drained = 0;
     [[maybe_unused]] const ssize_t got = ::read(wake_.get(), &drained, sizeof(drained));
     Reap();
-    for (Connection& connection : connections_) connection.session.CancelIfDisconnected();
+    for (Connection& connection : connections_) {
+      connection.session.CancelIfDisconnected();
+      connection.session.StopIfRevoked();
+    }
     if ((waiting[1].revents & POLLIN) != 0) AcceptAll();
   }
 }
@@ -168,7 +174,12 @@ void TcpPeerServer::AcceptAll() {
     }
     DisableDelay(socket.get());
     Reap();
-    if (connections_.size() < connections_max_) {
+    EndStrangers();
+    const auto known =
+        static_cast<size_t>(std::ranges::count_if(connections_, [](const Connection& connection) {
+          return connection.session.authenticated();
+        }));
+    if (known < connections_max_) {
       ++context_.counters.connections;
       Serve(std::move(socket), NameOf(from));
       continue;
@@ -181,6 +192,23 @@ void TcpPeerServer::AcceptAll() {
     SendRefusal(refused, ResourceExhaustedError(fmt::format(
                              "node {} serves {} peer connections already (peers.connections_max)",
                              context_.self.node, connections_max_)));
+  }
+}
+
+void TcpPeerServer::EndStrangers() {
+  size_t strangers = 0;
+  for (Connection& connection : connections_) {
+    if (!connection.session.authenticated() && !connection.finished) ++strangers;
+  }
+  for (auto it = connections_.begin(); strangers >= kStrangersMax && it != connections_.end();) {
+    const auto oldest = it++;
+    if (oldest->session.authenticated() || oldest->finished) continue;
+    oldest->session.Stop();
+    // Its thread ends at once, since nothing but the socket can block it.
+    oldest->thread.join();
+    connections_.erase(oldest);
+    ++context_.counters.refused;
+    --strangers;
   }
 }
 

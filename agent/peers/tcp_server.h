@@ -14,6 +14,7 @@
 #include "agent/peers/sockets.h"
 #include "agent/peers/tls.h"
 #include "agent/peers/transport.h"
+#include "base/certificates/revoked_names.h"
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/mutex.h"
@@ -21,12 +22,17 @@
 
 namespace holdfast::agent {
 
+/// Connections at once that have not completed the handshake.
+inline constexpr size_t kStrangersMax = 16;
+
 struct TcpPeerServerOptions {
   std::string cluster;
   std::string node;
   std::string listen = "127.0.0.1:0";  // host:port (0: any) or unix:/path
-  std::string secret_file;             // required where other machines reach `listen`
-  PeerTlsFiles tls;
+  std::string secret_file;             // empty: none
+  bool plain_text = false;             // with a secret, TLS may be missing beyond this machine
+  PeerTlsFiles tls;                    // required where other machines reach `listen`
+  const certificates::RevokedNames* revoked = nullptr;  // outlives the server; null: none
   PacerOptions pace;
   /// Returns whether collectives of the trainers run now, see PaceGate; null: never.
   std::function<bool()> is_busy;
@@ -36,12 +42,13 @@ struct TcpPeerServerOptions {
 
 /// Serves a source to the peers of this node over TCP or a unix socket. One thread accepts, and one
 /// serves each connection. Connections beyond connections_max are refused with ResourceExhausted,
-/// and make an idle one end. A session holds one frame of a request (at most 1 MiB + 64 KiB) and no
+/// and make an idle one end. Connections that have not proved who they are have a limit of their
+/// own, kStrangersMax. A session holds one frame of a request (at most 1 MiB + 64 KiB) and no
 /// data, which is sent from the reader's memory.
 class TcpPeerServer {
  public:
   /// Starts a server; `source` must outlive it. InvalidArgument: invalid options, or other machines
-  /// reach `listen` and there is no secret. AlreadyExists: another process listens there.
+  /// reach `listen` and there is no TLS. AlreadyExists: another process listens there.
   static Result<std::unique_ptr<TcpPeerServer>> Start(const TcpPeerServerOptions& options,
                                                       PeerSource& source);
   ~TcpPeerServer();
@@ -61,12 +68,15 @@ class TcpPeerServer {
   struct Connection;
 
   TcpPeerServer(const TcpPeerServerOptions& options, PeerIdentity self,
-                std::unique_ptr<TlsContext> tls, Endpoint address, UniqueFd listener, UniqueFd wake,
-                PeerSource& source);
+                std::unique_ptr<TlsContexts> tls, Endpoint address, UniqueFd listener,
+                UniqueFd wake, PeerSource& source);
   void AcceptLoop();
   void AcceptAll();
   void Serve(UniqueFd socket, std::string peer);
   void Reap();
+  /// Ends the oldest connections that have not proved who they are, until fewer than the limit are
+  /// left. A peer proves it in milliseconds, so it is rarely the oldest.
+  void EndStrangers();
   /// Ends one idle connection, to make room for a client that was refused and comes again.
   void EndIdle();
   void Wake();

@@ -11,6 +11,7 @@
 #include "agent/peers/handshake.h"
 #include "agent/peers/idle_channels.h"
 #include "agent/peers/messages.h"
+#include "agent/peers/peer_name.h"
 #include "agent/peers/secret.h"
 #include "agent/peers/sockets.h"
 #include "base/ids.h"
@@ -161,10 +162,12 @@ class TcpPeerStream final : public PeerStream {
 
 class TcpTransport final : public PeerTransport {
  public:
-  TcpTransport(PeerIdentity self, std::unique_ptr<TlsContext> tls,
+  TcpTransport(PeerIdentity self, std::unique_ptr<TlsContexts> tls,
                const TcpTransportOptions& options)
       : self_(std::move(self)),
         tls_(std::move(tls)),
+        revoked_(options.revoked),
+        may_leave_(tls_ != nullptr || (options.plain_text && !self_.secret.empty())),
         received_bytes_(options.received_bytes),
         idle_(options.idle_max, options.idle_timeout) {}
 
@@ -172,24 +175,32 @@ class TcpTransport final : public PeerTransport {
                                            Clock::TimePoint deadline) override {
     HOLDFAST_RETURN_IF_ERROR(ValidateRequest(request));
     HOLDFAST_ASSIGN_OR_RETURN(const Endpoint where, ParseEndpoint(address));
-    HOLDFAST_RETURN_IF_ERROR(RequireSecret(where, !self_.secret.empty(), "a peer's address"));
+    HOLDFAST_RETURN_IF_ERROR(RequireTls(where, may_leave_, "a peer's address"));
     // An idle connection may have died unnoticed, or may have frames of an older stream pending.
     // Repeating the request is harmless.
-    while (auto channel = idle_.Take(address)) {
-      auto stream = SendRequest(address, channel, request, deadline);
+    const std::string key = address + " " + request.node;
+    while (auto channel = idle_.Take(key)) {
+      // The node may have been revoked meanwhile.
+      if (!request.node.empty() &&
+          !CheckPeerName(channel->tls_peer(), self_.cluster, request.node, revoked_).ok()) {
+        continue;
+      }
+      auto stream = SendRequest(key, channel, request, deadline);
       const bool answered = stream || channel == nullptr;
       if (answered || stream.error().code() == ErrorCode::kDeadlineExceeded) return stream;
     }
-    HOLDFAST_ASSIGN_OR_RETURN(auto channel, Dial(where, deadline));
-    return SendRequest(address, channel, request, deadline);
+    HOLDFAST_ASSIGN_OR_RETURN(auto channel, Dial(where, request.node, deadline));
+    return SendRequest(key, channel, request, deadline);
   }
 
  private:
-  Result<std::unique_ptr<Channel>> Dial(const Endpoint& where, Clock::TimePoint deadline) {
+  /// `wanted`: the node that must answer; empty: any.
+  Result<std::unique_ptr<Channel>> Dial(const Endpoint& where, const std::string& wanted,
+                                        Clock::TimePoint deadline) {
     HOLDFAST_ASSIGN_OR_RETURN(UniqueFd socket, ConnectTo(where, deadline));
     auto channel = std::make_unique<Channel>(std::move(socket), where.ToString());
     if (tls_ != nullptr) {
-      const Status started = channel->StartTls(*tls_, where.host, deadline);
+      const Status started = channel->StartTls(*tls_->Get(), where.host, deadline);
       // A server at its connection limit sends the refusal before TLS and closes the connection.
       if (started.code() == ErrorCode::kFailedPrecondition ||
           started.code() == ErrorCode::kUnavailable) {
@@ -197,14 +208,19 @@ class TcpTransport final : public PeerTransport {
       }
       HOLDFAST_RETURN_IF_ERROR(started);
     }
-    HOLDFAST_ASSIGN_OR_RETURN([[maybe_unused]] const std::string node,
+    HOLDFAST_ASSIGN_OR_RETURN(const std::string node,
                               ShakeHandsAsClient(*channel, self_, deadline));
+    HOLDFAST_RETURN_IF_ERROR(CheckPeerName(channel->tls_peer(), self_.cluster, node, revoked_));
+    if (!wanted.empty() && node != wanted) {
+      return Fail(PermissionDeniedError("node '" + node + "' answers at " + where.ToString() +
+                                        ", where the plan has node '" + wanted + "'"));
+    }
     return channel;
   }
 
   /// Sends the request and waits for the source's answer. Takes ownership of the channel once any
   /// answer has arrived.
-  Result<std::unique_ptr<PeerStream>> SendRequest(const std::string& address,
+  Result<std::unique_ptr<PeerStream>> SendRequest(const std::string& key,
                                                   std::unique_ptr<Channel>& channel,
                                                   const PeerRequest& request,
                                                   Clock::TimePoint deadline) {
@@ -215,18 +231,20 @@ class TcpTransport final : public PeerTransport {
     HOLDFAST_ASSIGN_OR_RETURN(const Answer answer,
                               ReceiveAnswer(*channel, stamp, request.offset, deadline));
     if (answer.header.kind == FrameKind::kError) {
-      idle_.Put(address, std::move(channel));
+      idle_.Put(key, std::move(channel));
       return Fail(answer.error);
     }
     if (answer.header.kind != FrameKind::kAccepted) {
       return Fail(OutOfPlace(*channel, answer.header.kind));
     }
-    return std::make_unique<TcpPeerStream>(idle_, address, std::move(channel), stamp,
-                                           request.offset, request.bytes, received_bytes_);
+    return std::make_unique<TcpPeerStream>(idle_, key, std::move(channel), stamp, request.offset,
+                                           request.bytes, received_bytes_);
   }
 
   const PeerIdentity self_;
-  const std::unique_ptr<TlsContext> tls_;
+  const std::unique_ptr<TlsContexts> tls_;
+  const certificates::RevokedNames* const revoked_;
+  const bool may_leave_;  // to other machines
   std::atomic<uint64_t>* const received_bytes_;
   IdleChannels idle_;
 };
@@ -240,9 +258,9 @@ Result<std::unique_ptr<PeerTransport>> MakeTcpTransport(const TcpTransportOption
   if (!options.secret_file.empty()) {
     HOLDFAST_ASSIGN_OR_RETURN(self.secret, ReadPeerSecret(options.secret_file));
   }
-  std::unique_ptr<TlsContext> tls;
+  std::unique_ptr<TlsContexts> tls;
   if (options.tls.configured()) {
-    HOLDFAST_ASSIGN_OR_RETURN(tls, TlsContext::Load(options.tls, TlsContext::Role::kClient));
+    HOLDFAST_ASSIGN_OR_RETURN(tls, TlsContexts::Load(options.tls, TlsContext::Role::kClient));
   }
   return std::make_unique<TcpTransport>(std::move(self), std::move(tls), options);
 }

@@ -8,6 +8,7 @@
 
 #include "agent/peers/tls.h"
 #include "agent/peers/transport.h"
+#include "base/certificates/revoked_names.h"
 #include "base/clock.h"
 #include "base/status.h"
 
@@ -17,7 +18,9 @@ struct TcpTransportOptions {
   std::string cluster;
   std::string node;
   std::string secret_file;  // required to reach other machines
+  bool plain_text = false;  // with a secret, TLS may be missing beyond this machine
   PeerTlsFiles tls;
+  const certificates::RevokedNames* revoked = nullptr;  // outlives the transport; null: none
   /// How many idle connections per address are kept for later streams, and for how long. A server
   /// keeps them longer (PeerServerTimeouts::idle).
   size_t idle_max = 4;

@@ -6,10 +6,14 @@
 #include <openssl/ssl.h>
 #include <openssl/x509v3.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 
 #include <cerrno>
 #include <cstdint>
 #include <string_view>
+
+#include "base/certificates/certificate.h"
+#include "base/log.h"
 
 namespace holdfast::agent {
 namespace {
@@ -125,6 +129,43 @@ Result<std::unique_ptr<TlsContext>> TlsContext::Load(const PeerTlsFiles& files, 
   return context;
 }
 
+namespace {
+/// Returns a text that changes when a file is replaced or written.
+std::string StampOf(const PeerTlsFiles& files) {
+  std::string stamp;
+  for (const std::string* path : {&files.ca, &files.cert, &files.key}) {
+    struct stat info {};
+    if (::stat(path->c_str(), &info) != 0) continue;
+    stamp += fmt::format("{} {} {} {}.{};", info.st_dev, info.st_ino, info.st_size,
+                         info.st_mtim.tv_sec, info.st_mtim.tv_nsec);
+  }
+  return stamp;
+}
+}  // namespace
+
+Result<std::unique_ptr<TlsContexts>> TlsContexts::Load(const PeerTlsFiles& files,
+                                                       TlsContext::Role role) {
+  // Before the files are read, so that a change in between is seen later.
+  std::string stamp = StampOf(files);
+  HOLDFAST_ASSIGN_OR_RETURN(auto first, TlsContext::Load(files, role));
+  return std::unique_ptr<TlsContexts>(
+      new TlsContexts(files, role, std::move(first), std::move(stamp)));
+}
+
+std::shared_ptr<const TlsContext> TlsContexts::Get() {
+  MutexLock lock(mutex_);
+  std::string stamp = StampOf(files_);
+  if (stamp == stamp_) return current_;
+  auto next = TlsContext::Load(files_, role_);
+  if (next) {
+    current_ = *std::move(next);
+  } else {
+    Log(LogLevel::kError, "CertificatesNotLoaded", {Kv("error", next.error().ToString())});
+  }
+  stamp_ = std::move(stamp);
+  return current_;
+}
+
 TlsContext::~TlsContext() { SSL_CTX_free(context_); }
 
 Result<std::unique_ptr<TlsSession>> TlsSession::Make(const TlsContext& context, int socket,
@@ -211,6 +252,16 @@ Result<TlsSession::Step> TlsSession::Read(std::span<std::byte> into) {
   size_t got = 0;
   const int result = SSL_read_ex(session_, into.data(), into.size(), &got);
   return StepOf(result, got, "receiving over TLS");
+}
+
+TlsPeer TlsSession::peer() const {
+  TlsPeer peer;
+  X509* raw = SSL_get1_peer_certificate(session_);
+  if (raw == nullptr) return peer;
+  const certificates::Certificate certificate((certificates::CertificateHandle(raw)));
+  peer.uris = certificate.SpiffeUris();
+  peer.not_before = certificate.not_before();
+  return peer;
 }
 
 bool TlsSession::has_pending() const { return SSL_pending(session_) > 0; }

@@ -1,10 +1,13 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
+#include "base/mutex.h"
 #include "base/status.h"
 
 // Declared here, so that this header does not include OpenSSL's.
@@ -40,6 +43,37 @@ class TlsContext {
   Role role_;
 };
 
+/// The certificates of this node. Reads them again when a file has changed; existing connections go
+/// on. While new files cannot be used, those before stay in use. Thread-safe.
+class TlsContexts {
+ public:
+  /// Loads the files; errors as for TlsContext::Load().
+  static Result<std::unique_ptr<TlsContexts>> Load(const PeerTlsFiles& files,
+                                                   TlsContext::Role role);
+  /// Returns the newest certificates. A shared_ptr, since handshakes with older ones may run.
+  std::shared_ptr<const TlsContext> Get();
+
+ private:
+  TlsContexts(PeerTlsFiles files, TlsContext::Role role, std::shared_ptr<const TlsContext> first,
+              std::string stamp)
+      : files_(std::move(files)),
+        role_(role),
+        current_(std::move(first)),
+        stamp_(std::move(stamp)) {}
+
+  const PeerTlsFiles files_;
+  const TlsContext::Role role_;
+  Mutex mutex_;
+  std::shared_ptr<const TlsContext> current_ HOLDFAST_GUARDED_BY(mutex_);
+  std::string stamp_ HOLDFAST_GUARDED_BY(mutex_);  // changes with the files
+};
+
+/// The name in the certificate of the other side.
+struct TlsPeer {
+  std::vector<std::string> uris;  // the names that begin with spiffe://
+  int64_t not_before = 0;         // seconds since 1970
+};
+
 /// The socket below a TLS session.
 struct TlsSocket {
   int socket = -1;
@@ -70,6 +104,8 @@ class TlsSession {
   Result<Step> Handshake();
   Result<Step> Write(std::span<const std::byte> bytes);
   Result<Step> Read(std::span<std::byte> into);
+  /// Returns the name of the other side, after the handshake.
+  TlsPeer peer() const;
   /// Returns whether Read() can return bytes without reading from the socket.
   bool has_pending() const;
 

@@ -48,6 +48,8 @@ struct PeerRequest {
   bool sealed = false;
   uint64_t digest = 0;  // with `sealed`: that the replica must have; 0: any
   std::string group;    // kDecode: the group, in the pipeline's encoding
+  /// The node that must answer, by the plan; empty: any. It is checked and not sent.
+  std::string node = {};
   bool operator==(const PeerRequest&) const = default;
 };
 

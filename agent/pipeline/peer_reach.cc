@@ -105,6 +105,7 @@ std::vector<PeerProbe> PeerReach::Probe(const std::string& name, const Job& job)
       request.version = {Incarnation{1}, Step{0}};
       request.incarnation = Incarnation{1};
       request.bytes = 1;
+      request.node = job.peers[i].first;
       auto stream = transport_.Open(job.peers[i].second, request, clock_.Now() + kProbeTimeout);
       results[i].reached = stream.has_value() || IsAnswer(stream.error());
     });

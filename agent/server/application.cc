@@ -18,6 +18,7 @@
 #include "agent/pipeline/node.h"
 #include "agent/pipeline/rank_status.h"
 #include "agent/server/agent_identity.h"
+#include "agent/server/certificate_keeper.h"
 #include "agent/server/data_service.h"
 #include "agent/server/grpc_link.h"
 #include "agent/server/host_warnings.h"
@@ -148,7 +149,10 @@ class AgentApplication final : public Application {
   std::unique_ptr<TcpPeerServer> peer_server_;
   std::unique_ptr<GpuWatch> gpus_;
   std::unique_ptr<TelemetrySender> telemetry_;
+  certificates::RevokedNames revoked_;
+  std::unique_ptr<CertificateKeeper> certificates_;  // null: no TLS
   std::unique_ptr<DataService> data_;
+  std::unique_ptr<coord::GuardedService> guarded_data_;
   std::unique_ptr<grpc::Server> data_server_;
   std::unique_ptr<coord::MetricsServer> metrics_;
   std::string data_address_;
@@ -258,6 +262,7 @@ Status AgentApplication::Open() {
   TcpTransportOptions transport =
       config_.peers.TransportOptions(config_.cluster, config_.node, peer_tls);
   transport.received_bytes = &peer_received_bytes_;
+  transport.revoked = &revoked_;
   HOLDFAST_ASSIGN_OR_RETURN(peers_, MakeTcpTransport(transport));
   NodeOptions node;
   node.seen_life = seen_life;
@@ -280,8 +285,12 @@ Status AgentApplication::Serve() {
   HOLDFAST_ASSIGN_OR_RETURN(Endpoint listen, ParseEndpoint(config_.data_listen));
   data_ = std::make_unique<DataService>(*node_, *volume_, *arena_, config_.node);
   if (workers_ != nullptr) data_->ShowWorkers(*workers_);
+  HOLDFAST_ASSIGN_OR_RETURN(
+      guarded_data_, coord::GuardedService::Make(*data_, Agent::service_full_name(),
+                                                 config_.cluster, config_.access, Clock::Real()));
+  guarded_data_->callers().Refuse(revoked_);
   HOLDFAST_ASSIGN_OR_RETURN(data_server_,
-                            coord::StartServer(*data_, listen, config_.tls, "data_listen",
+                            coord::StartServer(*guarded_data_, listen, config_.tls, "data_listen",
                                                coord::kDataMessageBytesMax, kDataThreadsMax));
   data_address_ = listen.ToString();
   HOLDFAST_ASSIGN_OR_RETURN(UniqueFd trainers, ListenUnix(config_.run_dir + "/agent.sock",
@@ -295,9 +304,17 @@ Status AgentApplication::Serve() {
   // Also without parity, other nodes restore from the shards of this one.
   const PeerTlsFiles tls{config_.tls.ca, config_.tls.cert, config_.tls.key};
   TcpPeerServerOptions options = config_.peers.ServerOptions(config_.cluster, config_.node, tls);
+  options.revoked = &revoked_;
   options.is_busy = [this] { return InCollective(node_->ranks()); };
   HOLDFAST_ASSIGN_OR_RETURN(peer_server_, TcpPeerServer::Start(options, node_->peer_source()));
   data_->ShowPeers(*peer_server_);
+  if (config_.tls.configured()) {
+    HOLDFAST_ASSIGN_OR_RETURN(auto coordinators,
+                              coord::LeaderChannel::Make(config_.coordinator, config_.tls));
+    certificates_ = std::make_unique<CertificateKeeper>(
+        config_.tls, config_.tls_renew, std::move(coordinators), revoked_, Clock::Real());
+    certificates_->Start();
+  }
   link_->Start(*node_, data_address_);
   gpus_ = std::make_unique<GpuWatch>(config_.nvml_library);
   telemetry_ = std::make_unique<TelemetrySender>(*node_, *gpus_, *link_);
@@ -375,6 +392,7 @@ void AgentApplication::Stop() {
   }
   // Each part is destroyed before the parts that it calls.
   metrics_.reset();
+  if (certificates_ != nullptr) certificates_->Stop();
   if (link_ != nullptr) link_->Stop();
   telemetry_.reset();
   gpus_.reset();

@@ -1,5 +1,7 @@
 #include "cli/core/options.h"
 
+#include <unistd.h>
+
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
@@ -23,7 +25,13 @@ Environment ReadEnvironment() {
   const char* term = std::getenv("TERM");
   environment.no_colour = no_colour != nullptr && *no_colour != '\0';
   environment.dumb_terminal = term != nullptr && std::string_view(term) == "dumb";
+  environment.home = Variable("HOME");
   return environment;
+}
+
+std::string DefaultConfigFile() {
+  const std::string own = ReadEnvironment().home + "/.config/holdfast/cli.toml";
+  return ::access(own.c_str(), R_OK) == 0 ? own : "/etc/holdfast/cli.toml";
 }
 
 Caller ReadCaller() { return {Variable("PATH"), Variable("VIRTUAL_ENV")}; }

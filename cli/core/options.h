@@ -25,8 +25,13 @@ struct GlobalOptions {
 struct Environment {
   bool no_colour = false;      // NO_COLOR is set and not empty (no-color.org)
   bool dumb_terminal = false;  // TERM=dumb
+  std::string home;            // HOME
 };
 Environment ReadEnvironment();
+
+/// Returns the file with the operator's options: cli.toml in ~/.config/holdfast if it is there,
+/// else in /etc/holdfast.
+std::string DefaultConfigFile();
 
 /// "10s", "500ms", "2m", "1.5" (seconds) → milliseconds; at least 1.
 Result<int64_t> ParseDurationMs(const std::string& text);

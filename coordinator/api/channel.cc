@@ -4,11 +4,10 @@
 #include <fmt/format.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 
 #include <cstring>
-#include <fstream>
-#include <sstream>
 
 #include "base/fd.h"
 
@@ -26,36 +25,9 @@ constexpr int kKeepaliveTimeoutMs = 10'000;
 // nothing for this long is off or disconnected, and its streams end.
 constexpr int kServerKeepaliveMs = 3'600'000;
 constexpr int kServerTimeoutMs = 1'500;
-constexpr size_t kPemBytesMax = 1 << 20;
-
-Result<std::string> ReadPem(const std::string& path, std::string_view key) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) {
-    return Fail(InvalidArgumentError(fmt::format("tls.{}: cannot read '{}'", key, path)));
-  }
-  std::ostringstream text;
-  text << file.rdbuf();
-  std::string pem = std::move(text).str();
-  if (pem.size() > kPemBytesMax || pem.find("-----BEGIN ") == std::string::npos) {
-    return Fail(InvalidArgumentError(fmt::format("tls.{}: '{}' is not a PEM file", key, path)));
-  }
-  return pem;
-}
-
-struct Pems {
-  std::string ca, cert, key;
-};
-
-Result<Pems> ReadPems(const TlsFiles& tls) {
-  if (tls.ca.empty() || tls.cert.empty() || tls.key.empty()) {
-    return Fail(InvalidArgumentError("tls needs all three of tls.ca, tls.cert and tls.key"));
-  }
-  Pems pems;
-  HOLDFAST_ASSIGN_OR_RETURN(pems.ca, ReadPem(tls.ca, "ca"));
-  HOLDFAST_ASSIGN_OR_RETURN(pems.cert, ReadPem(tls.cert, "cert"));
-  HOLDFAST_ASSIGN_OR_RETURN(pems.key, ReadPem(tls.key, "key"));
-  return pems;
-}
+// A connection that completes no TLS handshake in this time ends. gRPC itself waits two minutes.
+constexpr int kHandshakeMs = 10'000;
+constexpr mode_t kSocketMode = 0600;
 
 /// Used for channels and for servers, since each side must detect that the other one is gone.
 template <typename SetInt>
@@ -72,29 +44,10 @@ Status RefuseInsecure(const Endpoint& endpoint, std::string_view what) {
       "tls.key, or use a loopback address or unix:/path",
       what, endpoint.ToString()));
 }
-}  // namespace
 
-std::string GrpcTarget(const Endpoint& endpoint) {
-  if (endpoint.kind == Endpoint::Kind::kUnix) return endpoint.ToString();
-  in_addr v4{};
-  if (::inet_pton(AF_INET, endpoint.host.c_str(), &v4) == 1) return "ipv4:" + endpoint.ToString();
-  in6_addr v6{};
-  if (::inet_pton(AF_INET6, endpoint.host.c_str(), &v6) == 1) return "ipv6:" + endpoint.ToString();
-  return "dns:///" + endpoint.ToString();
-}
-
-Result<std::shared_ptr<grpc::ChannelCredentials>> MakeChannelCredentials(const Endpoint& endpoint,
-                                                                         const TlsFiles& tls) {
-  if (tls.configured()) {
-    HOLDFAST_ASSIGN_OR_RETURN(Pems pems, ReadPems(tls));
-    return grpc::SslCredentials({pems.ca, pems.key, pems.cert});
-  }
-  if (endpoint.IsLocal()) return grpc::InsecureChannelCredentials();
-  return Fail(RefuseInsecure(endpoint, "address"));
-}
-
-Result<std::shared_ptr<grpc::Channel>> MakeChannel(const Endpoint& endpoint, const TlsFiles& tls,
-                                                   int message_bytes_max) {
+std::shared_ptr<grpc::Channel> Connect(const Endpoint& endpoint,
+                                       const std::shared_ptr<grpc::ChannelCredentials>& credentials,
+                                       int message_bytes_max) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kBackoffMinMs);
   // This is also the minimum time of a connection attempt: on an overloaded machine accept() is
@@ -108,23 +61,47 @@ Result<std::shared_ptr<grpc::Channel>> MakeChannel(const Endpoint& endpoint, con
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetMaxReceiveMessageSize(message_bytes_max);
   arguments.SetMaxSendMessageSize(message_bytes_max);
-  HOLDFAST_ASSIGN_OR_RETURN(auto credentials, MakeChannelCredentials(endpoint, tls));
   return grpc::CreateCustomChannel(GrpcTarget(endpoint), credentials, arguments);
+}
+}  // namespace
+
+std::string GrpcTarget(const Endpoint& endpoint) {
+  if (endpoint.kind == Endpoint::Kind::kUnix) return endpoint.ToString();
+  in_addr v4{};
+  if (::inet_pton(AF_INET, endpoint.host.c_str(), &v4) == 1) return "ipv4:" + endpoint.ToString();
+  in6_addr v6{};
+  if (::inet_pton(AF_INET6, endpoint.host.c_str(), &v6) == 1) return "ipv6:" + endpoint.ToString();
+  return "dns:///" + endpoint.ToString();
+}
+
+Result<std::shared_ptr<grpc::ChannelCredentials>> MakeChannelCredentials(const Endpoint& endpoint,
+                                                                         const TlsFiles& tls,
+                                                                         ServerRole server) {
+  if (tls.configured()) return MakeTlsChannelCredentials(tls, server);
+  if (endpoint.IsLocal()) return grpc::InsecureChannelCredentials();
+  return Fail(RefuseInsecure(endpoint, "address"));
+}
+
+Result<std::shared_ptr<grpc::Channel>> MakeChannel(const Endpoint& endpoint, const TlsFiles& tls,
+                                                   int message_bytes_max, ServerRole server) {
+  HOLDFAST_ASSIGN_OR_RETURN(auto credentials, MakeChannelCredentials(endpoint, tls, server));
+  return Connect(endpoint, credentials, message_bytes_max);
+}
+
+std::shared_ptr<grpc::Channel> MakePinnedChannel(const Endpoint& endpoint,
+                                                 const std::string& ca_hash, const Clock& clock,
+                                                 std::shared_ptr<Result<std::string>> why) {
+  return Connect(endpoint,
+                 MakePinnedChannelCredentials({ca_hash, endpoint.host}, clock, std::move(why)),
+                 kControlMessageBytesMax);
 }
 
 Result<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(const Endpoint& endpoint,
                                                                        const TlsFiles& tls,
                                                                        std::string_view key) {
-  if (!tls.configured()) {
-    if (!endpoint.IsLocal()) return Fail(RefuseInsecure(endpoint, key));
-    return grpc::InsecureServerCredentials();
-  }
-  HOLDFAST_ASSIGN_OR_RETURN(Pems pems, ReadPems(tls));
-  grpc::SslServerCredentialsOptions options(
-      GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
-  options.pem_root_certs = pems.ca;
-  options.pem_key_cert_pairs.push_back({pems.key, pems.cert});
-  return grpc::SslServerCredentials(options);
+  if (tls.configured()) return MakeTlsServerCredentials(tls);
+  if (!endpoint.IsLocal()) return Fail(RefuseInsecure(endpoint, key));
+  return grpc::InsecureServerCredentials();
 }
 
 bool IsListening(const Endpoint& endpoint) {
@@ -147,9 +124,10 @@ bool IsListening(const Endpoint& endpoint) {
   return ::bind(fd.get(), reinterpret_cast<sockaddr*>(&v4), sizeof(v4)) != 0 && errno == EADDRINUSE;
 }
 
-Result<std::unique_ptr<grpc::Server>> StartServer(grpc::Service& service, Endpoint& endpoint,
-                                                  const TlsFiles& tls, std::string_view key,
-                                                  int message_bytes_max, int threads_max,
+Result<std::unique_ptr<grpc::Server>> StartServer(const std::vector<GuardedService*>& services,
+                                                  Endpoint& endpoint, const TlsFiles& tls,
+                                                  std::string_view key, int message_bytes_max,
+                                                  int threads_max,
                                                   InterceptorFactories interceptors) {
   HOLDFAST_ASSIGN_OR_RETURN(auto credentials, MakeServerCredentials(endpoint, tls, key));
   Status in_use = UnavailableError(fmt::format(
@@ -158,6 +136,7 @@ Result<std::unique_ptr<grpc::Server>> StartServer(grpc::Service& service, Endpoi
   int bound_port = 0;
   grpc::ServerBuilder builder;
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeMs);
   SetKeepalive(kServerKeepaliveMs, kServerTimeoutMs,
                [&](const char* name, int value) { builder.AddChannelArgument(name, value); });
   // Must be shorter than the channels' ping interval, or gRPC treats their pings as an attack.
@@ -171,7 +150,10 @@ Result<std::unique_ptr<grpc::Server>> StartServer(grpc::Service& service, Endpoi
   builder.SetMaxReceiveMessageSize(message_bytes_max);
   builder.SetMaxSendMessageSize(message_bytes_max);
   builder.AddListeningPort(endpoint.ToString(), credentials, &bound_port);
-  builder.RegisterService(&service);
+  for (GuardedService* service : services) {
+    builder.RegisterService(service);
+    service->callers().Serve(endpoint, tls.configured());  // before the first call can arrive
+  }
   if (!interceptors.empty()) {
     builder.experimental().SetInterceptorCreators(std::move(interceptors));
   }
@@ -183,7 +165,12 @@ Result<std::unique_ptr<grpc::Server>> StartServer(grpc::Service& service, Endpoi
         "in use; choose another with {}",
         endpoint.ToString(), key)));
   }
-  if (endpoint.kind == Endpoint::Kind::kTcp) endpoint.port = static_cast<uint16_t>(bound_port);
+  if (endpoint.kind == Endpoint::Kind::kTcp) {
+    endpoint.port = static_cast<uint16_t>(bound_port);
+    for (GuardedService* service : services) service->callers().Serve(endpoint, tls.configured());
+  } else if (::chmod(endpoint.path.c_str(), kSocketMode) != 0) {
+    return Fail(ErrnoStatus(errno, "chmod " + endpoint.path));
+  }
   return server;
 }
 

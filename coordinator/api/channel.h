@@ -9,17 +9,10 @@
 
 #include "base/endpoint.h"
 #include "base/status.h"
+#include "coordinator/api/access_guard.h"
+#include "coordinator/api/tls_credentials.h"
 
 namespace holdfast::coord {
-
-/// TLS files in PEM form; set all three or none. Client and server authenticate each other (mutual
-/// TLS).
-struct TlsFiles {
-  std::string ca;
-  std::string cert;
-  std::string key;
-  bool configured() const { return !ca.empty() || !cert.empty() || !key.empty(); }
-};
 
 /// Largest control message in bytes. A node's complete inventory is one message.
 inline constexpr int kControlMessageBytesMax = 64 << 20;
@@ -31,14 +24,21 @@ std::string GrpcTarget(const Endpoint& endpoint);
 
 /// Returns the credentials to connect to `endpoint`. InvalidArgument: the endpoint is not local and
 /// `tls` is not configured.
-Result<std::shared_ptr<grpc::ChannelCredentials>> MakeChannelCredentials(const Endpoint& endpoint,
-                                                                         const TlsFiles& tls);
+Result<std::shared_ptr<grpc::ChannelCredentials>> MakeChannelCredentials(
+    const Endpoint& endpoint, const TlsFiles& tls, ServerRole server = ServerRole::kAny);
 
 /// Makes a channel that reconnects within a second after its server is reachable again. The channel
 /// connects lazily: OK does not mean that the server is reachable. InvalidArgument: the endpoint is
 /// not local and `tls` is not configured. A shared_ptr, since gRPC's stubs share the channel.
 Result<std::shared_ptr<grpc::Channel>> MakeChannel(const Endpoint& endpoint, const TlsFiles& tls,
-                                                   int message_bytes_max = kControlMessageBytesMax);
+                                                   int message_bytes_max = kControlMessageBytesMax,
+                                                   ServerRole server = ServerRole::kAny);
+
+/// Makes a channel to a server that only the hash of its authority identifies; see
+/// MakePinnedChannelCredentials().
+std::shared_ptr<grpc::Channel> MakePinnedChannel(const Endpoint& endpoint,
+                                                 const std::string& ca_hash, const Clock& clock,
+                                                 std::shared_ptr<Result<std::string>> why);
 
 /// Returns the credentials to listen on `endpoint`. InvalidArgument: the endpoint is not local and
 /// `tls` is not configured; the message names the configuration key `key`.
@@ -54,13 +54,23 @@ bool IsListening(const Endpoint& endpoint);
 using InterceptorFactories =
     std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>>;
 
-/// Starts a server with `service` on `endpoint`. Unavailable if the address is in use. Sets the
-/// port of `endpoint` to the one that was bound. `threads_max` limits the threads of a synchronous
-/// service: calls beyond the limit fail with ResourceExhausted; 0: no limit.
-Result<std::unique_ptr<grpc::Server>> StartServer(grpc::Service& service, Endpoint& endpoint,
-                                                  const TlsFiles& tls, std::string_view key,
+/// Starts a server with `services` on `endpoint`, which outlive the server. A unix socket gets mode
+/// 0600: only root and the user of this process can connect. Unavailable if the address is in use.
+/// Sets the port of `endpoint` to the one that was bound. `threads_max` limits the threads of a
+/// synchronous service: calls beyond the limit fail with ResourceExhausted; 0: no limit.
+Result<std::unique_ptr<grpc::Server>> StartServer(const std::vector<GuardedService*>& services,
+                                                  Endpoint& endpoint, const TlsFiles& tls,
+                                                  std::string_view key,
                                                   int message_bytes_max = kControlMessageBytesMax,
                                                   int threads_max = 0,
                                                   InterceptorFactories interceptors = {});
+/// The same, with one service.
+inline Result<std::unique_ptr<grpc::Server>> StartServer(
+    GuardedService& service, Endpoint& endpoint, const TlsFiles& tls, std::string_view key,
+    int message_bytes_max = kControlMessageBytesMax, int threads_max = 0,
+    InterceptorFactories interceptors = {}) {
+  return StartServer(std::vector<GuardedService*>{&service}, endpoint, tls, key, message_bytes_max,
+                     threads_max, std::move(interceptors));
+}
 
 }  // namespace holdfast::coord

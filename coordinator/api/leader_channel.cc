@@ -14,8 +14,10 @@ Result<std::unique_ptr<LeaderChannel>> LeaderChannel::Make(std::string_view text
   HOLDFAST_ASSIGN_OR_RETURN(const auto endpoints, ParseEndpointList(text));
   auto list = std::make_unique<LeaderChannel>();
   for (const Endpoint& endpoint : endpoints) {
-    HOLDFAST_ASSIGN_OR_RETURN(auto channel, MakeChannel(endpoint, tls));
-    list->members_.push_back({endpoint.ToString(), coordinator::Coordinator::NewStub(channel)});
+    HOLDFAST_ASSIGN_OR_RETURN(auto channel, MakeChannel(endpoint, tls, kControlMessageBytesMax,
+                                                        ServerRole::kCoordinator));
+    list->members_.push_back(
+        {endpoint.ToString(), channel, coordinator::Coordinator::NewStub(channel)});
   }
   return list;
 }

@@ -35,6 +35,10 @@ class LeaderChannel {
   size_t current() const { return current_.load(); }
   Stub& stub() { return stub(current()); }
   Stub& stub(size_t member) { return *members_[member].stub; }
+  /// Returns the connection to a member, for stubs of other services. gRPC shares channels.
+  const std::shared_ptr<grpc::Channel>& channel(size_t member) const {
+    return members_[member].channel;
+  }
   const std::string& address(size_t member) const { return members_[member].address; }
   /// Later calls go to this member.
   void Choose(size_t member) { current_.store(member); }
@@ -46,6 +50,7 @@ class LeaderChannel {
  private:
   struct Member {
     std::string address;
+    std::shared_ptr<grpc::Channel> channel;
     std::unique_ptr<Stub> stub;
   };
 

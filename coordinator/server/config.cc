@@ -7,6 +7,7 @@
 #include "base/log_level.h"
 #include "coordinator/etcd/client.h"
 #include "coordinator/etcd/url.h"
+#include "coordinator/server/issuer.h"
 #include "storage/erasure/coding_tables.h"
 
 namespace holdfast::coord {
@@ -151,9 +152,20 @@ ConfigSchema BindConfig(CoordinatorConfig& config) {
   BindDetect(config, schema);
   config.metrics.Bind(schema);
   config.ui.Bind(schema);
+  config.access.Bind(schema, /*coordinator=*/true);
   schema.Add("tls.ca", &config.tls.ca, "PEM file of the authority that signs every certificate.");
   schema.Add("tls.cert", &config.tls.cert, "PEM file of this coordinator's certificate.");
   schema.Add("tls.key", &config.tls.key, "PEM file of its private key.");
+  config.access.BindNames(schema);
+  schema.Add("join.listen", &config.join_listen,
+             "HOST:PORT where machines without a certificate join with a token of `holdfast token "
+             "create`. Empty: nowhere. Needs [tls] and join.ca_key.");
+  schema.Add("join.ca_key", &config.join_ca_key,
+             "PEM file of the key of the authority in tls.ca, which signs certificates: "
+             "`holdfast cluster init` makes both. Only the coordinator's user may read it.");
+  schema.Add("join.certificate_s", &config.join_certificate_s,
+             "Seconds for which a certificate is valid. Each is renewed after two thirds of them.",
+             10, 31'536'000);
   return schema;
 }
 
@@ -165,6 +177,19 @@ Result<DetectAction> ParseDetectAction(const std::string& text) {
 }
 
 namespace {
+Status CheckJoin(const CoordinatorConfig& config) {
+  if (config.join_listen.empty() && config.join_ca_key.empty()) return Status::Ok();
+  if (!config.tls.configured()) return InvalidArgumentError("join needs [tls]");
+  auto issuer = Issuer::Check({config.cluster, config.tls, config.join_ca_key, 0});
+  if (!issuer.ok()) return issuer;
+  if (config.join_listen.empty()) return Status::Ok();
+  if (config.join_ca_key.empty()) return InvalidArgumentError("join.listen needs join.ca_key");
+  auto listen = ParseEndpoint(config.join_listen);
+  if (!listen) return listen.error().WithContext("join.listen");
+  if (listen->kind == Endpoint::Kind::kTcp) return Status::Ok();
+  return InvalidArgumentError("join.listen: use HOST:PORT, which other machines reach");
+}
+
 Status CheckStore(const CoordinatorConfig& config, const Endpoint& listen) {
   if (config.store == kEmbeddedStore) return Status::Ok();
   if (!IsEtcdUrl(config.store)) {
@@ -198,6 +223,7 @@ Status CheckConfig(const CoordinatorConfig& config) {
     return InvalidArgumentError(
         fmt::format("data_dir '{}' is not an absolute path", config.data_dir));
   }
+  HOLDFAST_RETURN_IF_ERROR(CheckJoin(config));
   HOLDFAST_RETURN_IF_ERROR(CheckStore(config, listen));
   HOLDFAST_RETURN_IF_ERROR(CheckMetrics(config.metrics, {config.tls.cert, config.tls.key}));
   HOLDFAST_RETURN_IF_ERROR(ui::CheckUi(config.ui, {config.tls.cert, config.tls.key}));

@@ -50,6 +50,10 @@ struct CoordinatorConfig {
   MetricsOptions metrics;
   ui::UiOptions ui;
   TlsFiles tls;
+  std::string join_listen;  // empty: no machine joins here
+  std::string join_ca_key;  // empty: this coordinator issues no certificates
+  int64_t join_certificate_s = 86'400;
+  AccessOptions access;
 };
 
 /// Returns the keys of holdfast-coordinator's configuration file, bound to `config`, which must

@@ -119,11 +119,50 @@ Result<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
   server->service_->ReportPage(server->page_url());
   InterceptorFactories interceptors;
   if (server->session_ != nullptr) interceptors.push_back(MakeLeaderHints(*server->session_));
-  HOLDFAST_ASSIGN_OR_RETURN(server->server_,
-                            StartServer(*server->service_, server->endpoint_, config.tls, "listen",
-                                        kControlMessageBytesMax, 0, std::move(interceptors)));
+  HOLDFAST_ASSIGN_OR_RETURN(
+      server->guarded_,
+      GuardedService::Make(*server->service_, coordinator::Coordinator::service_full_name(),
+                           config.cluster, config.access, clock));
+  HOLDFAST_ASSIGN_OR_RETURN(server->audit_log_,
+                            AuditLog::Open({config.data_dir + "/audit.log"}, clock));
+  server->auditor_ = std::make_unique<Auditor>(*server->audit_log_, server->guarded_->callers());
+  server->service_->RecordIn(*server->auditor_);
+  HOLDFAST_RETURN_IF_ERROR(server->StartCertificates(config, clock));
+  HOLDFAST_ASSIGN_OR_RETURN(
+      server->server_,
+      StartServer({server->guarded_.get(), server->guarded_certificates_.get()}, server->endpoint_,
+                  config.tls, "listen", kControlMessageBytesMax, 0, std::move(interceptors)));
+  HOLDFAST_RETURN_IF_ERROR(server->StartJoin(config, clock));
   HOLDFAST_RETURN_IF_ERROR(server->StartMetrics(config, clock));
   return server;
+}
+
+Status CoordinatorServer::StartCertificates(const CoordinatorConfig& config, Clock& clock) {
+  HOLDFAST_ASSIGN_OR_RETURN(issuer_, Issuer::Open({config.cluster, config.tls, config.join_ca_key,
+                                                   config.join_certificate_s},
+                                                  clock));
+  feed_ = std::make_unique<TrustFeed>(*applier_, *issuer_, clock);
+  certificates_ = std::make_unique<CertificateService>(*applier_, *issuer_, *feed_, clock);
+  certificates_->Begin(*auditor_, config.join_listen);
+  HOLDFAST_ASSIGN_OR_RETURN(
+      guarded_certificates_,
+      GuardedService::Make(*certificates_, coordinator::Certificates::service_full_name(),
+                           config.cluster, config.access, clock));
+  guarded_->callers().Refuse(feed_->revoked());
+  guarded_certificates_->callers().Refuse(feed_->revoked());
+  return Status::Ok();
+}
+
+Status CoordinatorServer::StartJoin(const CoordinatorConfig& config, Clock& clock) {
+  if (config.join_listen.empty()) return Status::Ok();
+  HOLDFAST_ASSIGN_OR_RETURN(Endpoint listen, ParseEndpoint(config.join_listen));
+  enrollment_ = std::make_unique<EnrollmentService>(
+      config.cluster, config.advertise.empty() ? endpoint_.ToString() : config.advertise, *applier_,
+      *issuer_, clock);
+  HOLDFAST_ASSIGN_OR_RETURN(join_server_, StartJoinServer(*enrollment_, listen, config.tls));
+  Log(LogLevel::kInfo, "JoinListening",
+      {Kv("address", listen.ToString()), Kv("authority", issuer_->issuer_hash())});
+  return Status::Ok();
 }
 
 Status CoordinatorServer::StartMetrics(const CoordinatorConfig& config, Clock& clock) {
@@ -172,16 +211,18 @@ CoordinatorServer::~CoordinatorServer() {
   page_.reset();
   metrics_.reset();
   if (watcher_) watcher_->Stop();
+  if (feed_) feed_->Stop();
   // Stop the applier before the gRPC server: it ends the waiting calls, so the shutdown is short.
   if (applier_) applier_->Stop();
   if (restart_command_) restart_command_->Stop();
   // Before the server waits for its clients, so that another coordinator leads at once. The applier
   // has stopped, so nothing is directed any more.
   if (session_) session_->Stop();
-  if (server_) {
-    server_->Shutdown(gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
-                                   gpr_time_from_millis(kStopPatienceMs, GPR_TIMESPAN)));
-    server_->Wait();
+  for (grpc::Server* server : {join_server_.get(), server_.get()}) {
+    if (server == nullptr) continue;
+    server->Shutdown(gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
+                                  gpr_time_from_millis(kStopPatienceMs, GPR_TIMESPAN)));
+    server->Wait();
   }
 }
 

@@ -8,6 +8,7 @@
 #include "base/metrics/metrics_server.h"
 #include "coordinator/etcd/session.h"
 #include "coordinator/server/applier.h"
+#include "coordinator/server/certificate_service.h"
 #include "coordinator/server/config.h"
 #include "coordinator/server/page_source.h"
 #include "coordinator/server/restart_command.h"
@@ -44,6 +45,8 @@ class CoordinatorServer {
  private:
   CoordinatorServer() = default;
   Status StartPage(const CoordinatorConfig& config, Clock& clock);
+  Status StartCertificates(const CoordinatorConfig& config, Clock& clock);
+  Status StartJoin(const CoordinatorConfig& config, Clock& clock);
   Status StartMetrics(const CoordinatorConfig& config, Clock& clock);
 
   static Result<std::unique_ptr<CoordinatorServer>> Start(const CoordinatorConfig& config,
@@ -57,7 +60,16 @@ class CoordinatorServer {
   std::unique_ptr<Applier> applier_;
   std::unique_ptr<Watcher> watcher_;
   std::unique_ptr<CoordinatorService> service_;
+  std::unique_ptr<Issuer> issuer_;
+  std::unique_ptr<TrustFeed> feed_;
+  std::unique_ptr<CertificateService> certificates_;
+  std::unique_ptr<GuardedService> guarded_certificates_;
+  std::unique_ptr<EnrollmentService> enrollment_;
+  std::unique_ptr<GuardedService> guarded_;
+  std::unique_ptr<AuditLog> audit_log_;
+  std::unique_ptr<Auditor> auditor_;
   std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<grpc::Server> join_server_;  // null: nowhere
   std::unique_ptr<MetricsServer> metrics_;
   std::unique_ptr<PageSource> page_source_;
   std::unique_ptr<ui::UiServer> page_;

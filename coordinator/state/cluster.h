@@ -3,6 +3,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "coordinator/state/events.h"
@@ -30,6 +31,9 @@ struct PendingPrepare {
   bool repair = false;
 };
 
+/// A role and a name.
+using IdentityKey = std::pair<std::string, std::string>;
+
 struct Cluster {
   std::vector<Node> nodes;
   std::map<std::string, NodeIndex> node_names;
@@ -39,6 +43,8 @@ struct Cluster {
   /// Nodes that must remove replicas of a forgotten job, with the last forgotten incarnation. Sent
   /// after the event.
   std::map<std::pair<NodeIndex, std::string>, Incarnation> forget_due;
+  std::map<std::string, TokenRecord> tokens;            // by ID
+  std::map<IdentityKey, IdentityRecord> identities;     // issued or revoked
   std::map<std::string, RefusedNode> refused;           // by node; bounded
   std::map<uint64_t, PendingPrepare> pending_prepares;  // by request
   uint64_t next_prepare = 0;

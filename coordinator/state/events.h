@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "coordinator/contract/directives.h"
 #include "coordinator/contract/reports.h"
+#include "coordinator/state/identity_records.h"
 #include "coordinator/state/records.h"
 #include "coordinator/state/run_records.h"
 
@@ -16,7 +17,7 @@
 namespace holdfast::coord {
 
 /// When an event is applied. `now` advances only while the coordinator runs. `wall_nanos` is for
-/// display only.
+/// display, and for tokens and certificates, which end while no coordinator runs, too.
 struct Instant {
   Clock::TimePoint now;
   int64_t wall_nanos = 0;
@@ -151,6 +152,40 @@ struct AdoptRequested {
   bool dry_run = false;
 };
 
+/// An operator creates a join token.
+struct TokenCreated {
+  RequestId request = 0;
+  TokenRecord record;
+};
+
+/// A machine joins the cluster with a token.
+struct TokenUsed {
+  RequestId request = 0;
+  std::string id;
+  std::string secret_hash;
+  std::string name;  // the name that the machine asks for
+  std::string key;   // hash of its public key
+  int64_t validity_s = 0;
+};
+
+/// The owner of a certificate gets the next one.
+struct IdentityRenewed {
+  RequestId request = 0;
+  std::string role;
+  std::string name;
+  std::string key;           // hash of the new public key
+  int64_t not_before_s = 0;  // of the certificate that the owner has
+  int64_t validity_s = 0;
+};
+
+/// An operator revokes the certificates of a name.
+struct IdentityRevoked {
+  RequestId request = 0;
+  std::string role;
+  std::string name;
+  std::string why;
+};
+
 /// Time passed.
 struct Tick {
   /// The coordinator was suspended before this tick. The nodes' reports of that time may still
@@ -158,9 +193,10 @@ struct Tick {
   bool resumed = false;
 };
 
-using Event = std::variant<NodeAttached, NodeDetached, NodeLost, NodeReported, RankJoined,
-                           RestoreRequested, RestoreAbandoned, PinSet, RetentionSet, JobForgotten,
-                           AdoptRequested, RunStateChanged, Tick>;
+using Event =
+    std::variant<NodeAttached, NodeDetached, NodeLost, NodeReported, RankJoined, RestoreRequested,
+                 RestoreAbandoned, PinSet, RetentionSet, JobForgotten, AdoptRequested,
+                 RunStateChanged, TokenCreated, TokenUsed, IdentityRenewed, IdentityRevoked, Tick>;
 
 // ---- effects ----
 
@@ -229,6 +265,26 @@ struct EraseSuspect {
   std::string node;
 };
 
+struct PutToken {
+  TokenRecord record;
+};
+
+struct EraseToken {
+  std::string id;
+};
+
+struct PutIdentity {
+  IdentityRecord record;
+};
+
+/// What a certificate states that is issued now.
+struct IssuedIdentity {
+  std::string role;
+  std::string name;
+  int64_t not_before_s = 0;  // seconds since 1970
+  int64_t not_after_s = 0;
+};
+
 /// A version of another life, and whether it can be adopted.
 struct AdoptedVersion {
   std::string job;
@@ -251,6 +307,7 @@ struct Reply {
   uint32_t world = 0;                   // of a restore: number of ranks that saved the version
   std::vector<std::string> nodes = {};  // of a forgotten job: its nodes that are not attached
   std::vector<AdoptedVersion> adopted = {};
+  IssuedIdentity issued = {};  // of a join with a token, of a renewal
 };
 
 /// The node is attached; its directives follow. Also sent to a silent node as a probe: if its
@@ -301,9 +358,10 @@ struct Finding {
   std::vector<Rank> ranks = {};  // with `kind`
 };
 
-using Effect = std::variant<PutJob, EraseJob, PutLineage, EraseLineage, PutVersion, EraseVersion,
-                            PutRun, EraseRun, PutIncident, EraseIncident, PutQuarantine,
-                            EraseQuarantine, PutSuspect, EraseSuspect, Reply, Send, CloseAttach,
-                            NodeDeclaredLost, RunRestartCommand, Finding, Repaired>;
+using Effect =
+    std::variant<PutJob, EraseJob, PutLineage, EraseLineage, PutVersion, EraseVersion, PutRun,
+                 EraseRun, PutIncident, EraseIncident, PutQuarantine, EraseQuarantine, PutSuspect,
+                 EraseSuspect, PutToken, EraseToken, PutIdentity, Reply, Send, CloseAttach,
+                 NodeDeclaredLost, RunRestartCommand, Finding, Repaired>;
 
 }  // namespace holdfast::coord

@@ -119,6 +119,10 @@ Status LoadRecords(Context& context, const Records& records) {
   for (const RunRecord& record : records.runs) {
     if (!HasEnded(record.phase)) context.cluster.active_runs.insert(record.spec.job);
   }
+  for (const TokenRecord& record : records.tokens) context.cluster.tokens[record.id] = record;
+  for (const IdentityRecord& record : records.identities) {
+    context.cluster.identities[{record.role, record.name}] = record;
+  }
   for (const LineageRecord& record : records.lineages) {
     HOLDFAST_RETURN_IF_ERROR(LoadLineage(context, record));
   }

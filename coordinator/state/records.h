@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "coordinator/state/identity_records.h"
 #include "coordinator/state/run_records.h"
 #include "storage/parity/group_plan.h"
 
@@ -131,6 +132,8 @@ struct Records {
   std::vector<IncidentRecord> incidents = {};
   std::vector<QuarantineRecord> quarantine = {};
   std::vector<SuspectRecord> suspects = {};
+  std::vector<TokenRecord> tokens = {};
+  std::vector<IdentityRecord> identities = {};
 };
 
 }  // namespace holdfast::coord

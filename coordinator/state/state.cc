@@ -4,6 +4,7 @@
 
 #include "coordinator/state/adoption.h"
 #include "coordinator/state/forget.h"
+#include "coordinator/state/identities.h"
 #include "coordinator/state/join.h"
 #include "coordinator/state/lifecycle.h"
 #include "coordinator/state/lives.h"
@@ -33,6 +34,10 @@ struct Dispatch {
   void operator()(const JobForgotten& event) const { OnJobForgotten(context, event); }
   void operator()(const AdoptRequested& event) const { OnAdoptRequested(context, event); }
   void operator()(const RunStateChanged& event) const { OnRunStateChanged(context, event); }
+  void operator()(const TokenCreated& event) const { OnTokenCreated(context, event); }
+  void operator()(const TokenUsed& event) const { OnTokenUsed(context, event); }
+  void operator()(const IdentityRenewed& event) const { OnIdentityRenewed(context, event); }
+  void operator()(const IdentityRevoked& event) const { OnIdentityRevoked(context, event); }
   void operator()(const Tick& event) const { OnTick(context, event); }
 };
 }  // namespace
@@ -78,6 +83,12 @@ Result<RestorePlanStatus> State::PlanAllReplicas(const std::string& job, Version
 Result<std::vector<NodeLossImpact>> State::ImpactOfLosing(
     const std::string& job, const std::vector<std::string>& nodes) const {
   return coord::ImpactOfLosing(Read(), job, nodes);
+}
+
+std::vector<IdentityRecord> State::Identities() const {
+  std::vector<IdentityRecord> all;
+  for (const auto& [key, record] : cluster_.identities) all.push_back(record);
+  return all;
 }
 
 std::vector<RefusedNode> State::Refused() const { return RefusedNodes(Read()); }

@@ -50,6 +50,8 @@ class State {
                                                      const std::vector<std::string>& nodes) const;
   /// Returns the agents whose attach was refused recently.
   std::vector<RefusedNode> Refused() const;
+  /// Returns the names that have certificates or are revoked, by role and name.
+  std::vector<IdentityRecord> Identities() const;
   LifeId life() const { return options_.life; }
   /// How many versions of a job stay on disk, for jobs without a rule of their own.
   uint32_t keep_last() const { return options_.keep_last; }

@@ -55,6 +55,16 @@ struct Writing {
   std::optional<Mutation> operator()(const EraseSuspect& erase) const {
     return Mutation{SuspectKey(erase.node), std::nullopt};
   }
+  std::optional<Mutation> operator()(const PutToken& put) const {
+    return Mutation{TokenKey(put.record.id), EncodeToken(put.record)};
+  }
+  std::optional<Mutation> operator()(const EraseToken& erase) const {
+    return Mutation{TokenKey(erase.id), std::nullopt};
+  }
+  std::optional<Mutation> operator()(const PutIdentity& put) const {
+    return Mutation{IdentityRecordKey(put.record.role, put.record.name),
+                    EncodeIdentity(put.record)};
+  }
   template <typename NotStored>
   std::optional<Mutation> operator()(const NotStored&) const {
     return std::nullopt;
@@ -124,6 +134,8 @@ Result<Records> Catalog::Read() {
   HOLDFAST_RETURN_IF_ERROR(
       ReadAll(*store_, kQuarantinePrefix, DecodeQuarantine, records.quarantine));
   HOLDFAST_RETURN_IF_ERROR(ReadAll(*store_, kSuspectPrefix, DecodeSuspect, records.suspects));
+  HOLDFAST_RETURN_IF_ERROR(ReadAll(*store_, kTokenPrefix, DecodeToken, records.tokens));
+  HOLDFAST_RETURN_IF_ERROR(ReadAll(*store_, kIdentityPrefix, DecodeIdentity, records.identities));
   return records;
 }
 

@@ -24,7 +24,8 @@ class DoctorClusterTest : public ProtectedCluster {
       options_.agent_settings_of[node] = {"peers.listen=" + Lan::Address(node) + ":7100"};
       options_.agent_command_of[node] = lan_.CommandAt(node);
     }
-    options_.agent_settings = {"peers.secret_file=" + options_.root + "/secret"};
+    options_.agent_settings = {"peers.secret_file=" + options_.root + "/secret",
+                               "peers.plain_text=true"};
   }
   void WriteSecret(const std::string& name, char what) const {
     const std::string path = options_.root + "/" + name;
@@ -58,6 +59,8 @@ class DoctorClusterTest : public ProtectedCluster {
                                    "arena.bytes=64MiB",
                                    "--set",
                                    "peers.listen=" + Lan::Address(place) + ":7100",
+                                   "--set",
+                                   "peers.plain_text=true",
                                    "--set",
                                    "peers.secret_file=" + options_.root + "/" + secret});
     std::map<std::string, nlohmann::json> findings;

@@ -31,7 +31,7 @@ class LinkDrillTest : public DrilledJob {
     const std::string secret = root_ + "/secret";
     std::ofstream(secret) << "sixteen bytes or more of it";
     std::filesystem::permissions(secret, std::filesystem::perms::owner_read);
-    options_.agent_settings = {"peers.secret_file=" + secret};
+    options_.agent_settings = {"peers.secret_file=" + secret, "peers.plain_text=true"};
     for (int node = 0; node < kNodes; ++node) {
       options_.agent_command_of[node] = lan_.CommandAt(node);
       options_.agent_settings_of[node] = {"peers.listen=" + Lan::Address(node) + ":7100",

@@ -16,6 +16,7 @@ class NetworkTest : public ProtectedCluster {
     std::ofstream(secret) << "sixteen bytes or more of it";
     std::filesystem::permissions(secret, std::filesystem::perms::owner_read);
     options_.agent_settings.push_back("peers.secret_file=" + secret);
+    options_.agent_settings.push_back("peers.plain_text=true");
     options_.agent_settings.push_back("peers.build_timeout_ms=1500");
     if (!lan_.Make()) GTEST_SKIP() << "no permission to create network namespaces";
     for (int node = 0; node < 4; ++node) Put(node, node);

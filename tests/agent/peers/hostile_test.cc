@@ -376,7 +376,7 @@ TEST(HostileServerTest, BadRequestsDoNotLeaveTheClient) {
             ErrorCode::kInvalidArgument);
   const auto far = transport->Open("10.0.0.1:7072", ShardRequest(1, 0, 1), Far());
   EXPECT_EQ(far.error().code(), ErrorCode::kInvalidArgument);
-  EXPECT_THAT(far.error().message(), HasSubstr("set peers.secret_file"));
+  EXPECT_THAT(far.error().message(), HasSubstr("set tls.ca"));
 }
 
 }  // namespace

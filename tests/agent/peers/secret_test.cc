@@ -50,17 +50,17 @@ TEST(PeerSecretTest, WrongLengthsAndOtherFileTypesAreRefused) {
   EXPECT_EQ(ReadPeerSecret(fifo).error().code(), ErrorCode::kInvalidArgument);
 }
 
-TEST(PeerSecretTest, IsRequiredBeyondThisMachine) {
+TEST(PeersConfigTest, TlsIsRequiredBeyondThisMachine) {
   const Endpoint far = *ParseEndpoint("10.0.0.1:7072");
-  EXPECT_EQ(RequireSecret(far, true, "peers.listen"), Status::Ok());
+  EXPECT_EQ(RequireTls(far, true, "peers.listen"), Status::Ok());
   for (const char* local : {"127.0.0.1:0", "[::1]:0", "localhost:0", "unix:/run/p.sock"}) {
-    EXPECT_EQ(RequireSecret(*ParseEndpoint(local), false, "peers.listen"), Status::Ok());
+    EXPECT_EQ(RequireTls(*ParseEndpoint(local), false, "peers.listen"), Status::Ok());
   }
   for (const char* reachable : {"10.0.0.1:0", "0.0.0.0:0", "[::]:0", "node-7:0"}) {
-    const Status status = RequireSecret(*ParseEndpoint(reachable), false, "peers.listen");
+    const Status status = RequireTls(*ParseEndpoint(reachable), false, "peers.listen");
     EXPECT_EQ(status.code(), ErrorCode::kInvalidArgument);
     EXPECT_THAT(status.message(), HasSubstr(std::string("peers.listen ") + reachable));
-    EXPECT_THAT(status.message(), HasSubstr("set peers.secret_file"));
+    EXPECT_THAT(status.message(), HasSubstr("set tls.ca"));
   }
 }
 
@@ -68,7 +68,7 @@ TEST(PeersConfigTest, DefaultsAreValidAndRoundTrip) {
   PeersConfig config;
   ConfigSchema schema("peers");
   config.Bind(schema);
-  EXPECT_EQ(config.Check(), Status::Ok());
+  EXPECT_EQ(config.Check(false), Status::Ok());
   const std::string text = schema.Render();
   EXPECT_EQ(schema.LoadText(text, "rendered"), Status::Ok());
   EXPECT_EQ(schema.Render(), text);
@@ -89,7 +89,7 @@ TEST(PeersConfigTest, EveryKeyReachesServerAndTransport) {
   )",
                             "test"),
             Status::Ok());
-  EXPECT_EQ(config.Check(), Status::Ok());
+  EXPECT_EQ(config.Check(true), Status::Ok());
   const PeerTlsFiles tls{"ca", "cert", "key"};
   const TcpPeerServerOptions server = config.ServerOptions("c", "n", tls);
   EXPECT_EQ(server.cluster, "c");
@@ -111,13 +111,14 @@ TEST(PeersConfigTest, EveryKeyReachesServerAndTransport) {
 TEST(PeersConfigTest, InvalidValuesAreRefused) {
   PeersConfig config;
   config.listen = "nowhere";
-  EXPECT_THAT(config.Check().message(), HasSubstr("peers.listen"));
+  EXPECT_THAT(config.Check(false).message(), HasSubstr("peers.listen"));
   config.listen = "0.0.0.0:7072";
-  EXPECT_THAT(config.Check().message(), HasSubstr("set peers.secret_file"));
+  EXPECT_THAT(config.Check(false).message(), HasSubstr("set tls.ca"));
   config.secret_file = "relative";
-  EXPECT_THAT(config.Check().message(), HasSubstr("absolute"));
+  EXPECT_THAT(config.Check(true).message(), HasSubstr("absolute"));
   config.secret_file = "/etc/secret";
-  EXPECT_EQ(config.Check(), Status::Ok());
+  EXPECT_THAT(config.Check(false).message(), HasSubstr("set tls.ca")) << "a secret is not enough";
+  EXPECT_EQ(config.Check(true), Status::Ok());
 }
 
 }  // namespace

@@ -71,16 +71,20 @@ TEST_F(SecurityTest, AnotherClusterIsRefused) {
   EXPECT_THAT(status.message(), HasSubstr("node client belongs to cluster prod"));
 }
 
-TEST_F(SecurityTest, BeyondThisMachineASecretIsRequiredAtTheStart) {
+TEST_F(SecurityTest, BeyondThisMachineTlsIsRequiredAtTheStart) {
   for (const char* listen : {"0.0.0.0:0", "[::]:0"}) {
     server_options_.listen = listen;
     const Status status = FetchStatus();
     EXPECT_EQ(status.code(), ErrorCode::kInvalidArgument);
-    EXPECT_THAT(status.message(), HasSubstr("set peers.secret_file"));
+    EXPECT_THAT(status.message(), HasSubstr("set tls.ca"));
   }
   server_options_.listen = "0.0.0.0:0";
+  server_options_.plain_text = true;
+  EXPECT_FALSE(TcpPeerServer::Start(server_options_, source_)) << "neither TLS nor a secret";
   server_options_.secret_file = dir_.Write("a", std::string(16, 's'));
   EXPECT_TRUE(TcpPeerServer::Start(server_options_, source_));
+  server_options_.plain_text = false;
+  EXPECT_FALSE(TcpPeerServer::Start(server_options_, source_)) << "a secret alone is not enough";
 }
 
 TEST_F(SecurityTest, InvalidOptionsAreRefusedAtTheStart) {

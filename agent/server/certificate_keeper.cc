@@ -1,0 +1,190 @@
+#include "agent/server/certificate_keeper.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/certificates/certificate.h"
+#include "base/certificates/durable_file.h"
+#include "base/certificates/request.h"
+#include "base/log.h"
+#include "coordinator/api/convert.h"
+
+namespace holdfast::agent {
+namespace {
+using certificates::Certificate;
+
+constexpr std::chrono::seconds kLookInterval(1);
+constexpr std::chrono::seconds kFollowPause(1);
+// A coordinator of an older version does not know the service.
+constexpr std::chrono::seconds kUnknownPause(60);
+constexpr std::chrono::seconds kRenewPauseMax(60);
+constexpr int64_t kRenewTimeoutSeconds = 10;
+constexpr int64_t kNanosPerSec = 1'000'000'000;
+constexpr mode_t kCaFileMode = 0644;
+}  // namespace
+
+CertificateKeeper::CertificateKeeper(const coord::TlsFiles& tls, bool renew,
+                                     std::unique_ptr<coord::LeaderChannel> coordinators,
+                                     certificates::RevokedNames& revoked, Clock& clock)
+    : tls_(tls),
+      files_{tls.cert, tls.key},
+      renew_(renew),
+      coordinators_(std::move(coordinators)),
+      revoked_(revoked),
+      clock_(clock) {}
+
+CertificateKeeper::~CertificateKeeper() { Stop(); }
+
+void CertificateKeeper::Start() {
+  follow_thread_ = std::thread([this] { FollowLoop(); });
+  if (renew_) renew_thread_ = std::thread([this] { RenewLoop(); });
+}
+
+void CertificateKeeper::Stop() {
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+    for (grpc::ClientContext* call : {following_, renewing_}) {
+      if (call != nullptr) call->TryCancel();
+    }
+  }
+  wake_.NotifyAll();
+  if (follow_thread_.joinable()) follow_thread_.join();
+  if (renew_thread_.joinable()) renew_thread_.join();
+}
+
+bool CertificateKeeper::Pause(Clock::Duration time) {
+  MutexLock lock(mutex_);
+  const Clock::TimePoint until = clock_.Now() + time;
+  while (!stopping_ && clock_.Now() < until) wake_.WaitFor(mutex_, until - clock_.Now());
+  return !stopping_;
+}
+
+bool CertificateKeeper::BeginCall(grpc::ClientContext* context, grpc::ClientContext** place) {
+  MutexLock lock(mutex_);
+  if (stopping_) return false;
+  *place = context;
+  return true;
+}
+
+void CertificateKeeper::EndCall(grpc::ClientContext** place) {
+  MutexLock lock(mutex_);
+  *place = nullptr;
+}
+
+void CertificateKeeper::FollowLoop() {
+  for (;;) {
+    const grpc::Status ended = FollowOnce(coordinators_->current());
+    const bool unknown = ended.error_code() == grpc::StatusCode::UNIMPLEMENTED;
+    if (!Pause(unknown ? kUnknownPause : kFollowPause)) return;
+  }
+}
+
+grpc::Status CertificateKeeper::FollowOnce(size_t coordinator) {
+  grpc::ClientContext context;
+  if (!BeginCall(&context, &following_)) return grpc::Status::CANCELLED;
+  Service::Stub stub(coordinators_->channel(coordinator));
+  const auto stream = stub.WatchTrust(&context, coordinator::WatchTrustRequest());
+  coordinator::Trust trust;
+  while (stream->Read(&trust)) Accept(trust);
+  const grpc::Status ended = stream->Finish();
+  EndCall(&following_);
+  if (ended.error_code() == grpc::StatusCode::PERMISSION_DENIED) {
+    Log(LogLevel::kError, "CertificateRefused", {Kv("why", ended.error_message())});
+  }
+  if (ended.error_code() == grpc::StatusCode::UNAVAILABLE) {
+    coordinators_->Follow(coordinator, context);
+  }
+  return ended;
+}
+
+void CertificateKeeper::Accept(const coordinator::Trust& trust) {
+  certificates::RevokedNames::Times times;
+  for (const coordinator::Revoked& one : trust.revoked()) {
+    times[{one.role(), one.name()}] = one.before_s();
+  }
+  const size_t count = times.size();
+  if (revoked_.Replace(std::move(times))) {
+    Log(LogLevel::kInfo, "RevokedNamesChanged", {Kv("names", count)});
+  }
+  if (!renew_ || trust.ca_pem().empty()) return;
+  const auto before = certificates::ReadSmallFile(tls_.ca);
+  if (!before || *before != trust.ca_pem()) {
+    // Without any authority, no connection would be possible any more.
+    if (!Certificate::AllFromPem(trust.ca_pem())) return;
+    const Status replaced = certificates::ReplaceFile(tls_.ca, trust.ca_pem(), kCaFileMode);
+    Log(replaced.ok() ? LogLevel::kInfo : LogLevel::kError, "AuthoritiesChanged",
+        {Kv("issuer", trust.issuer_hash()), Kv("file", tls_.ca),
+         Kv("outcome", replaced.ToString())});
+    if (!replaced.ok()) return;
+  }
+  MutexLock lock(mutex_);
+  issuer_hash_ = trust.issuer_hash();
+}
+
+Result<bool> CertificateKeeper::Due() const {
+  HOLDFAST_ASSIGN_OR_RETURN(const Certificate own, certificates::ReadIdentity(files_));
+  if (certificates::DueForRenewal(own, clock_.WallNanos() / kNanosPerSec)) return true;
+  std::string issuer;
+  {
+    MutexLock lock(mutex_);
+    issuer = issuer_hash_;
+  }
+  if (issuer.empty()) return false;
+  HOLDFAST_ASSIGN_OR_RETURN(const std::string pem, certificates::ReadSmallFile(tls_.ca));
+  HOLDFAST_ASSIGN_OR_RETURN(const auto accepted, Certificate::AllFromPem(pem));
+  for (const Certificate& one : accepted) {
+    if (one.Hash() == issuer) return !own.SignedBy(one);
+  }
+  return false;
+}
+
+void CertificateKeeper::RenewLoop() {
+  Clock::Duration pause = kLookInterval;
+  std::string last_error;
+  do {
+    const auto due = Due();
+    const Status status = !due ? due.error() : (*due ? Renew() : Status::Ok());
+    if (status.ok()) {
+      pause = kLookInterval;
+      last_error.clear();
+      continue;
+    }
+    if (status.ToString() != last_error) {
+      last_error = status.ToString();
+      Log(LogLevel::kError, "CertificateNotRenewed", {Kv("error", last_error)});
+    }
+    pause = std::min<Clock::Duration>(2 * pause, kRenewPauseMax);
+  } while (Pause(pause));
+}
+
+Status CertificateKeeper::Renew() {
+  HOLDFAST_ASSIGN_OR_RETURN(const Certificate own, certificates::ReadIdentity(files_));
+  HOLDFAST_ASSIGN_OR_RETURN(const auto key, certificates::NextKey(files_));
+  HOLDFAST_ASSIGN_OR_RETURN(const auto signing, certificates::Request::Make(key));
+  coordinator::RenewRequest request;
+  request.set_request_pem(signing.ToPem());
+  for (const std::string& host : own.Hosts()) request.add_hosts(host);
+  coordinator::RenewReply reply;
+  grpc::ClientContext context;
+  context.set_deadline(gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
+                                    gpr_time_from_seconds(kRenewTimeoutSeconds, GPR_TIMESPAN)));
+  if (!BeginCall(&context, &renewing_)) return CancelledError("the agent is stopping");
+  const size_t asked = coordinators_->current();
+  Service::Stub stub(coordinators_->channel(asked));
+  const grpc::Status finished = stub.Renew(&context, request, &reply);
+  EndCall(&renewing_);
+  HOLDFAST_RETURN_IF_ERROR(coord::FromGrpc(finished, coordinators_->address(asked)));
+  HOLDFAST_RETURN_IF_ERROR(coord::FromProto(reply.outcome()));
+  HOLDFAST_ASSIGN_OR_RETURN(const Certificate next, Certificate::FromPem(reply.certificate_pem()));
+  if (next.Hash() != key.Hash() || next.SpiffeUris() != own.SpiffeUris()) {
+    return InternalError("the coordinator sent a certificate of another name or key");
+  }
+  HOLDFAST_RETURN_IF_ERROR(certificates::InstallIdentity(files_, reply.certificate_pem(), key));
+  Log(LogLevel::kInfo, "CertificateRenewed",
+      {Kv("name", next.SpiffeUris().empty() ? "" : next.SpiffeUris().front()),
+       Kv("until", FormatUtc(next.not_after() * kNanosPerSec))});
+  return Status::Ok();
+}
+
+}  // namespace holdfast::agent

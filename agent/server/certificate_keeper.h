@@ -1,0 +1,66 @@
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "base/certificates/identity_file.h"
+#include "base/certificates/revoked_names.h"
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "coordinator/api/certificates.grpc.pb.h"
+#include "coordinator/api/leader_channel.h"
+
+namespace holdfast::agent {
+
+/// Keeps what the agent needs to check certificates: the revoked names and, with `renew`, its own
+/// certificate and the accepted authorities. One thread follows the coordinator's stream of
+/// changes. The other one renews the certificate after two thirds of its time, or when another
+/// authority issues. Servers and channels read the files again by themselves. Thread-safe.
+class CertificateKeeper {
+ public:
+  /// `revoked` and `clock` outlive the keeper. `coordinators` has connections of its own.
+  CertificateKeeper(const coord::TlsFiles& tls, bool renew,
+                    std::unique_ptr<coord::LeaderChannel> coordinators,
+                    certificates::RevokedNames& revoked, Clock& clock);
+  ~CertificateKeeper();
+
+  void Start();
+  void Stop();
+
+ private:
+  using Service = coordinator::Certificates;
+
+  void FollowLoop();
+  grpc::Status FollowOnce(size_t coordinator);
+  void Accept(const coordinator::Trust& trust);
+  void RenewLoop();
+  /// Whether the certificate must be replaced now.
+  Result<bool> Due() const;
+  Status Renew();
+  /// Returns false when stopping.
+  bool Pause(Clock::Duration time);
+  bool BeginCall(grpc::ClientContext* context, grpc::ClientContext** place);
+  void EndCall(grpc::ClientContext** place);
+
+  const coord::TlsFiles tls_;
+  const certificates::IdentityFiles files_;
+  const bool renew_;
+  const std::unique_ptr<coord::LeaderChannel> coordinators_;
+  certificates::RevokedNames& revoked_;
+  Clock& clock_;
+
+  mutable Mutex mutex_;
+  CondVar wake_;
+  bool stopping_ HOLDFAST_GUARDED_BY(mutex_) = false;
+  std::string issuer_hash_ HOLDFAST_GUARDED_BY(mutex_);
+  grpc::ClientContext* following_ HOLDFAST_GUARDED_BY(mutex_) = nullptr;
+  grpc::ClientContext* renewing_ HOLDFAST_GUARDED_BY(mutex_) = nullptr;
+  std::thread follow_thread_;
+  std::thread renew_thread_;
+};
+
+}  // namespace holdfast::agent

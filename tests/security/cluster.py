@@ -1,0 +1,170 @@
+"""A cluster of real processes on loopback, made with `holdfast cluster init`, `token create` and `join`."""
+
+import json
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import unittest
+
+BIN = pathlib.Path(os.environ.get("HOLDFAST_BIN_DIR", "build/dev/bin")).resolve()
+HOST = "127.0.0.1"
+
+
+def free_port() -> int:
+    """Returns a port that nothing listens at. Not in the range from which the system takes ports of clients."""
+    low = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    for _ in range(200):
+        port = 10_000 + int.from_bytes(os.urandom(2), "big") % (low - 10_000)
+        with socket.socket() as probe:
+            try:
+                probe.bind((HOST, port))
+                return port
+            except OSError:
+                continue
+    raise RuntimeError("no free port")
+
+
+def wait_for(condition, seconds: float, what: str):
+    """Returns the first true value of `condition`."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        value = condition()
+        if value:
+            return value
+        time.sleep(0.1)
+    raise AssertionError(f"after {seconds} s: {what}")
+
+
+class Cluster:
+    """One coordinator and its nodes. `root` has a folder for each machine."""
+
+    def __init__(self, root: pathlib.Path, name: str = "test", certificate_s: int = 86_400):
+        self.root = root
+        self.name = name
+        self.certificate_s = certificate_s
+        self.endpoint = f"{HOST}:{free_port()}"
+        self.join_address = f"{HOST}:{free_port()}"
+        self.processes = {}
+        self.secrets = []
+        done = self.run("coordinator", "cluster", "init", "--listen", self.endpoint, "--join-listen",
+                        self.join_address, "--cluster", name, "--host", "localhost", *self.folders("coordinator"))
+        assert done.returncode == 0, done.stderr
+        self.init_output = done.stdout
+
+    def folder(self, machine: str) -> pathlib.Path:
+        return self.root / machine
+
+    def folders(self, machine: str) -> list[str]:
+        return ["--config-dir", f"{self.folder(machine)}/etc", "--state-dir", f"{self.folder(machine)}/tls"]
+
+    def run(self, machine: str, *arguments: str) -> subprocess.CompletedProcess:
+        """Runs the command as on a machine, with the configuration that is there."""
+        self.folder(machine).mkdir(parents=True, exist_ok=True)
+        config = self.folder(machine) / "etc" / "cli.toml"
+        options_file = ["--config", config] if config.exists() else []
+        return subprocess.run([BIN / "holdfast", *options_file, *arguments], capture_output=True, text=True, timeout=60,
+                              check=False)
+
+    def hf(self, *arguments: str, machine: str = "coordinator") -> str:
+        """Runs the command, which must succeed, and returns its output."""
+        done = self.run(machine, *arguments)
+        assert done.returncode == 0, f"{arguments}: {done.returncode} {done.stderr}"
+        return done.stdout
+
+    def json(self, *arguments: str):
+        done = self.run("coordinator", *arguments, "-o", "json")
+        assert done.returncode in (0, 2), f"{arguments}: {done.returncode} {done.stderr}"  # 2: a finding
+        return json.loads(done.stdout)
+
+    def log(self, machine: str) -> str:
+        path = self.folder(machine) / "log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def start(self, machine: str, program: str, *settings: str, config: str = ""):
+        path = self.folder(machine) / "log"
+        arguments = [BIN / program, "--config", config or self.folder(machine) / "etc" / f"{program[9:]}.toml"]
+        for setting in settings:
+            arguments += ["--set", setting]
+        with open(path, "ab") as log:
+            self.processes[machine] = subprocess.Popen(arguments, stdout=log, stderr=log, start_new_session=True)
+
+    def start_coordinator(self):
+        before = self.log("coordinator").count("JoinListening")
+        self.start("coordinator", "holdfast-coordinator", f"data_dir={self.folder('coordinator')}/data",
+                   f"join.certificate_s={self.certificate_s}")
+        self.await_log("coordinator", "JoinListening", before + 1)
+
+    def await_log(self, machine: str, event: str, count: int = 1, seconds: float = 30):
+        def seen():
+            assert machine not in self.processes or self.processes[machine].poll() is None, self.log(machine)
+            return self.log(machine).count(event) >= count
+        try:
+            wait_for(seen, seconds, f"{machine} logs {event}")
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.log(machine)}") from None
+
+    def stop(self, machine: str, how=signal.SIGKILL):
+        process = self.processes.pop(machine)
+        process.send_signal(how)
+        process.wait(timeout=60)
+
+    def token(self, *arguments: str, role: str = "agent") -> str:
+        token = self.hf("token", "create", "--role", role, *arguments).strip()
+        self.secrets.append(token.rsplit(".", 1)[1])
+        return token
+
+    def join(self, machine: str, token: str, *arguments: str, address: str = "") -> subprocess.CompletedProcess:
+        return self.run(machine, "join", address or self.join_address, token, "--name", machine, "--address", HOST,
+                        *self.folders(machine), *arguments)
+
+    def add_node(self, node: str, token: str = ""):
+        """Lets a node join and starts its agent."""
+        done = self.join(node, token or self.token("--node", node))
+        assert done.returncode == 0, done.stderr
+        self.start_agent(node)
+
+    def start_agent(self, node: str):
+        folder = self.folder(node)
+        before = self.log(node).count("AgentReady")
+        self.start(node, "holdfast-agent", f"run_dir={folder}/run", f'data_dirs=["{folder}/data"]',
+                   "arena.bytes=64MiB", f"data_listen={HOST}:0", f"peers.listen={HOST}:0", "io.io_uring=false")
+        self.await_log(node, "AgentReady", before + 1)
+
+    def nodes_up(self) -> set[str]:
+        nodes = self.json("nodes")["nodes"]
+        return {one["node"] for one in nodes if one["alive"]}
+
+    def await_up(self, *nodes: str):
+        wait_for(lambda: set(nodes) <= self.nodes_up(), 20, f"{nodes} are up")
+
+    def identity(self, node: str) -> pathlib.Path:
+        return self.folder(node) / "tls" / "agent.pem"
+
+    def close(self):
+        for machine in list(self.processes):
+            self.stop(machine)
+        # The keepers outlive their agents; each has its run_dir in its command line.
+        for process in pathlib.Path("/proc").glob("[0-9]*"):
+            try:
+                command = (process / "cmdline").read_bytes()
+            except OSError:
+                continue
+            if b"holdfast-keeper" in command and os.fsencode(f"{self.root}/") in command:
+                os.kill(int(process.name), signal.SIGKILL)
+
+
+class ClusterTest(unittest.TestCase):
+    """Makes clusters that end with the test."""
+
+    def make(self, **options) -> Cluster:
+        root = pathlib.Path(tempfile.mkdtemp(prefix="hfsec-"))
+        self.addCleanup(shutil.rmtree, root, ignore_errors=True)
+        cluster = Cluster(root, **options)
+        self.addCleanup(cluster.close)
+        cluster.start_coordinator()
+        return cluster
