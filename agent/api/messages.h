@@ -161,8 +161,8 @@ struct ReplyMessage {
   // ranks follow the index.
   uint32_t world = 0;
   char text[kTextBytes - 8] = {};
-  // Of OpenReader and OpenVersion: the slot with this rank's own shard, complete and unchanged while the reader is
-  // open; kNoSlot: that shard is read like the others.
+  // Of OpenReader and OpenVersion: the slot with this rank's own shard, complete and unchanged
+  // while the reader is open; kNoSlot: that shard is read like the others.
   uint32_t own_slot = kNoSlot;
   uint32_t padding = 0;
 };

@@ -15,8 +15,8 @@
 #include "base/mutex.h"
 #include "storage/format/version_index_builder.h"
 
-// Makes the index of a version (docs/formats/version-index.md). Each node makes the index of its own
-// shards, from its own memory or disks; a node that restores joins these.
+// Makes the index of a version (docs/formats/version-index.md). Each node makes the index of its
+// own shards, from its own memory or disks. A node that restores joins these.
 
 namespace holdfast::agent {
 
@@ -43,10 +43,10 @@ Result<std::string> MakeNodeIndex(const LocalShards& local, DamageReporter& dama
                                   const IndexedVersion& of,
                                   const std::vector<IndexedShard>& shards);
 
-/// Gets the index of all shards. The nodes of the version form a tree: a node gets the index from the
-/// node above it, so that no node sends it to many, and the root makes it. The root, or a node that
-/// gets none, asks each node for the index of its shards, and reads the header of each shard that no
-/// node described, as with nodes of an older release.
+/// Gets the index of all shards. The nodes of the version form a tree: a node gets the index from
+/// the node above it, so that no node sends it to many, and the root makes it. The root, or a node
+/// that gets none, asks each node for the index of its shards. The header of each shard that no
+/// node described is read, as with nodes of an older release.
 class IndexGatherer {
  public:
   using ReadHeader = std::function<Result<ShardHeader>(Rank, ParsedImage*)>;

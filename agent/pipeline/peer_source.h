@@ -16,8 +16,8 @@ namespace holdfast::agent {
 
 /// Serves this node's data to its peers: shards while they are being saved and afterwards, from
 /// memory or else from disk; seals; parity rows that the node encodes; segments that the node
-/// decodes; indexes of versions. Sealed bytes are checked against their seal before they are sent, and damage is
-/// reported. Requests of older incarnations are refused. Thread-safe.
+/// decodes; indexes of versions. Sealed bytes are checked against their seal before they are sent,
+/// and damage is reported. Requests of older incarnations are refused. Thread-safe.
 class NodePeerSource final : public PeerSource {
  public:
   /// `transport` connects to the peers that a decode needs. All arguments outlive the source.

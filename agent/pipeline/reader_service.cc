@@ -38,7 +38,10 @@ Status OpenReader::Read(Rank rank, uint64_t offset, uint32_t place, uint64_t byt
     HOLDFAST_RETURN_IF_ERROR(memory.Allocate(begin, begin + needed));
     allocated[place] = needed;
   }
-  return reader->Read(rank, offset, memory.memory().subspan(begin, bytes));
+  const auto into = memory.memory().subspan(begin, bytes);
+  // With one trainer there is nothing to share.
+  return reader.use_count() > 1 ? reader->ReadShared(rank, offset, into)
+                                : reader->Read(rank, offset, into);
 }
 
 ReaderService::ReaderService(const RestoreTools& tools, LoopQueue& loop, SessionTable& sessions,

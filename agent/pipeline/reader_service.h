@@ -38,8 +38,8 @@ class ReaderService {
                 ShardPreparer& preparer);
 
   /// Opens a reader of the decided version for the trainer, and replies. If the rank's own shard is
-  /// being brought into its memory, first waits for it, at most until the deadline: the trainer then
-  /// reads that shard in place.
+  /// being brought into its memory, first waits for it, at most until the deadline: the trainer
+  /// then reads that shard in place.
   void Open(Session& session, const WaitingReader& wanted);
   /// Handles a ReadRange.
   void Read(Session& session, const ReadRangeMessage& message);

@@ -158,16 +158,22 @@ Result<std::shared_ptr<const VersionReader::IndexFile>> VersionReader::Index() {
 
 SourceList VersionReader::SourcesOf(
     Rank rank, const std::vector<ShardPlace>& places,
-    const std::vector<std::shared_ptr<const GroupPlan>>& groups) const {
+    const std::vector<std::shared_ptr<const GroupPlan>>& groups) {
   const ShardKey key{job_, version_, rank};
   SourceList sources;
-  for (const ShardPlace& place : places) {
+  // Of several holders that are equally near, each node begins with another one.
+  const size_t turn = FirstOf(tools_.node() + std::to_string(rank.value), places.size());
+  MutexLock lock(counting_);
+  for (size_t i = 0; i < places.size(); ++i) {
+    const ShardPlace& place = places[(turn + i) % places.size()];
     if (place.node == tools_.node()) {
       sources.push_back(tools_.local.Source(key, place.tier));
     } else {
+      auto& reads = reads_[place.node];
+      if (reads == nullptr) reads = std::make_shared<std::atomic<uint32_t>>(0);
       sources.push_back(std::make_unique<PeerChunks>(
           tools_.reach.transport, tools_.clock,
-          PeerPlace{place.node, place.peer_address, place.tier}, key, incarnation_));
+          PeerPlace{place.node, place.peer_address, place.tier}, key, incarnation_, reads));
     }
   }
   for (const auto& group : groups) {
@@ -219,6 +225,17 @@ Status VersionReader::Read(Rank rank, uint64_t offset, std::span<std::byte> into
     std::vector<WantedChunk> chunks = ChunksOf(seal, offset / kChunkBytes, into);
     return sources.Read(seal, chunks);
   });
+}
+
+Status VersionReader::ReadShared(Rank rank, uint64_t offset, std::span<std::byte> into) {
+  // What is on this node is not copied a second time. Read() checks the rank and the offset.
+  if (offset % kChunkBytes != 0 || !CheckRank(rank).ok() || IsNear(rank)) {
+    return Read(rank, offset, into);
+  }
+  return cache_.Read(rank, offset / kChunkBytes, into,
+                     [&](uint64_t first, std::span<std::byte> target) {
+                       return Read(rank, first * kChunkBytes, target);
+                     });
 }
 
 }  // namespace holdfast::agent

@@ -1,8 +1,10 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -10,6 +12,7 @@
 
 #include "agent/arena/sealed_file.h"
 #include "agent/chunks/source_selector.h"
+#include "agent/pipeline/chunk_cache.h"
 #include "agent/pipeline/restore_tools.h"
 #include "agent/pipeline/shard_header.h"
 #include "base/mutex.h"
@@ -41,6 +44,7 @@ class VersionReader {
         job_(std::move(job)),
         version_(version),
         incarnation_(incarnation),
+        cache_(kSharedChunks),
         shards_(world) {}
   ~VersionReader();
 
@@ -64,12 +68,17 @@ class VersionReader {
   Result<std::shared_ptr<const IndexFile>> Index();
   /// Returns the index if it has been made. Does not block.
   std::shared_ptr<const IndexFile> KnownIndex();
+  /// As Read(), for a node of which several trainers may read the same chunks of other nodes.
+  Status ReadShared(Rank rank, uint64_t offset, std::span<std::byte> into);
   /// Reads the image bytes of a shard from `offset` on. `offset` is a chunk's first byte, and
   /// `into` ends where a chunk ends. While no source has the bytes, requests the locations again
   /// and retries for a minute.
   Status Read(Rank rank, uint64_t offset, std::span<std::byte> into);
 
  private:
+  /// The memory of a node for chunks that its trainers share: 64 MiB.
+  static constexpr uint64_t kSharedChunks = 64;
+
   struct Shard {
     Mutex mutex;  // held while the seal is read
     std::shared_ptr<const ShardSeal> seal HOLDFAST_GUARDED_BY(mutex);
@@ -85,7 +94,7 @@ class VersionReader {
   /// Calls `take` with the shard's sources, and again with new ones, until a call succeeds.
   Status TrySources(Rank rank, const std::function<Status(SourceSelector&)>& take);
   SourceList SourcesOf(Rank rank, const std::vector<ShardPlace>& places,
-                       const std::vector<std::shared_ptr<const GroupPlan>>& groups) const;
+                       const std::vector<std::shared_ptr<const GroupPlan>>& groups);
   Status CheckRank(Rank rank) const;
 
   const RestoreTools& tools_;
@@ -93,7 +102,13 @@ class VersionReader {
   const std::string job_;
   const VersionId version_;
   const Incarnation incarnation_;
+  ChunkCache cache_;
   std::deque<Shard> shards_;  // by rank
+
+  Mutex counting_;
+  /// The reads in progress on each other node.
+  std::map<std::string, std::shared_ptr<std::atomic<uint32_t>>> reads_
+      HOLDFAST_GUARDED_BY(counting_);
 
   Mutex finding_;  // held while the places are requested for the first time
   Mutex mutex_;    // taken last

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "agent/api/socket.h"
+#include "storage/format/checksum.h"
 
 namespace holdfast::client {
 namespace {
@@ -319,6 +320,7 @@ Status AgentLink::RunConnection(bool* refused) {
     connected_ = true;
     first = !std::exchange(ever_connected_, true);
     incarnation_.store(welcome.incarnation, std::memory_order_relaxed);
+    node_turn_.store(Crc32c(std::as_bytes(std::span(welcome.node))), std::memory_order_relaxed);
     opens_versions_.store((welcome.features & agent::kOpensVersions) != 0,
                           std::memory_order_relaxed);
     logged_ = Status::Ok();

@@ -376,14 +376,16 @@ Result<std::string> VersionReader::ReadBytes(const AgentLink::Use& use,
   return bytes;
 }
 
-/// Plans with the own shard alone, and with the index when that does not suffice.
+/// Plans with the own shard alone, and with the index when that does not suffice. The trainers of a
+/// node begin at the same shard, so that they read the same chunks of a tensor replica at the same
+/// time, and those of different nodes at different ones.
 Result<LoadPlan> VersionReader::Plan(const AgentLink::Use& use, const StateDescription& wanted,
                                      MonotonicTime deadline,
                                      std::vector<std::string>* differences) {
   for (;;) {
     HOLDFAST_ASSIGN_OR_RETURN(std::optional<LoadPlan> plan,
-                              PlanLoad(known(), wanted, options_.rank, agent::kReadPlaceBytes,
-                                       differences));
+                              PlanLoad(known(), wanted, use.node_turn() % own_info_.world,
+                                       agent::kReadPlaceBytes, differences));
     if (plan) return *std::move(plan);
     HOLDFAST_RETURN_IF_ERROR(ReadIndex(use, deadline));
   }

@@ -40,7 +40,8 @@ Status CheckSection(const char* name, const Section& section, uint64_t row_bytes
   const bool sound = section.at % 8 == 0 && section.at >= sizeof(Head) &&
                      section.at <= index_bytes &&
                      section.count <= (index_bytes - section.at) / row_bytes;
-  return sound ? Status::Ok() : BadIndex(std::string("its section of ") + name + " is outside of it");
+  if (sound) return Status::Ok();
+  return BadIndex(std::string("its section of ") + name + " is outside of it");
 }
 }  // namespace
 
@@ -181,7 +182,9 @@ Result<VersionIndex::Tensor> VersionIndex::TensorAt(const Class& of, uint64_t in
       return Fail(BadIndex("a tensor has an impossible shape"));
     }
   }
-  if (bytes > of.tensor_bytes - row.begin) return Fail(BadIndex("a tensor is outside of its image"));
+  if (bytes > of.tensor_bytes - row.begin) {
+    return Fail(BadIndex("a tensor is outside of its image"));
+  }
   return tensor;
 }
 

@@ -24,8 +24,8 @@ namespace holdfast {
 inline constexpr std::string_view kRankMark = "@rank";
 
 /// A view of the bytes of an index, which it does not own. A lookup reads only the rows that it
-/// needs. The bytes are untrusted: every number is checked before it is used, and DataLoss says
-/// what is wrong.
+/// needs. The bytes are untrusted: every number is checked before it is used, and DataLoss
+/// names what is wrong.
 class VersionIndex {
  public:
   /// Checks the head and the bounds of the sections.

@@ -309,7 +309,8 @@ Result<std::string> VersionIndexBuilder::Finish() const {
     std::iota(order.begin(), order.end(), 0U);
     std::sort(order.begin(), order.end(),
               [&](uint32_t a, uint32_t b) { return of.members[a] < of.members[b]; });
-    ClassRow row{static_cast<uint32_t>(out.tensors.size()), static_cast<uint32_t>(of.tensors.size()),
+    ClassRow row{static_cast<uint32_t>(out.tensors.size()),
+                 static_cast<uint32_t>(of.tensors.size()),
                  static_cast<uint32_t>(out.members.size()), static_cast<uint32_t>(order.size()),
                  of.tensor_bytes};
     for (uint32_t p = 0; p < order.size(); ++p) {

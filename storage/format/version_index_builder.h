@@ -29,7 +29,7 @@ class VersionIndexBuilder {
 
   /// Adds the shard that `image` describes. `extras` are the last bytes of the image.
   Status Add(const ParsedImage& image, std::span<const std::byte> extras);
-  /// Adds the shards of another index of the same version. A shard that was added before is skipped.
+  /// Adds the shards of another index of the same version, except those that were added before.
   Status Add(const VersionIndex& part);
   bool Has(Rank rank) const { return shards_.contains(rank.value); }
   uint64_t shards() const { return shards_.size(); }

@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <type_traits>
 
-// The rows of a version index as they are stored; private to this room. docs/formats/version-index.md
-// describes each field.
+// The rows of a version index as they are stored. docs/formats/version-index.md describes each
+// field.
 
 namespace holdfast::index {
 

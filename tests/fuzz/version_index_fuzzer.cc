@@ -11,7 +11,7 @@
 namespace {
 using namespace holdfast;
 
-/// Asks for everything. What is returned lies within the bytes, and each error is DataLoss.
+/// Asks for everything. All that is returned is within the bytes, and each error is DataLoss.
 void ReadAll(const VersionIndex& index) {
   const auto sound = [](const auto& result) {
     const bool known = result.has_value() || result.error().code() == ErrorCode::kDataLoss ||

@@ -504,7 +504,8 @@ typedef struct holdfast_reader_info {
 /* Opens version `wanted`, or with NULL the newest version that the whole job can restore, of any
  * world size. The coordinator decides once for all ranks of a start, together with
  * holdfast_restore, so that all ranks get the same version. Opening reads the header of this rank's
- * own shard and moves no tensors: a load reads what it needs. `*reader` is NULL on error. Close a reader before its client.
+ * own shard and moves no tensors: a load reads what it needs. `*reader` is NULL on error. Close a
+ * reader before its client.
  *   NotFound: the job has no version to restore: a fresh start. With `wanted`, NotFound: there is
  *   no such committed version. Unavailable, DeadlineExceeded: the version could not be determined;
  *   this is not a fresh start. */

@@ -67,7 +67,7 @@ std::string IndexOf(const std::vector<Shard>& shards, uint32_t world) {
   return builder.Finish().value();
 }
 
-/// Compares all that the index says about each shard with the shard's header.
+/// Compares all that the index has about each shard with the shard's header.
 void ExpectDescribes(const VersionIndex& index, const std::vector<Shard>& shards) {
   EXPECT_TRUE(index.Verify().ok());
   EXPECT_EQ(index.job(), "job");
@@ -282,7 +282,8 @@ void ReadAll(const VersionIndex& index) {
       if (!tensor) continue;
       Box all{std::vector<uint64_t>(tensor->shape.size()),
               {tensor->global_shape.begin(), tensor->global_shape.end()}};
-      std::ignore = index.ForEachOverlap(*of, *tensor, all, 3, [](Rank, const Box&) { return true; });
+      std::ignore =
+          index.ForEachOverlap(*of, *tensor, all, 3, [](Rank, const Box&) { return true; });
     }
   }
   for (uint64_t n = 0; n < index.names() && n < 100; ++n) std::ignore = index.NameAt(n);
