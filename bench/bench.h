@@ -57,6 +57,7 @@ Result<std::vector<BenchResult>> RunStreaming(const BenchOptions& options);
 Result<std::vector<BenchResult>> RunStall(const BenchOptions& options);
 Result<std::vector<BenchResult>> RunRestore(const BenchOptions& options);
 Result<std::vector<BenchResult>> RunReshard(const BenchOptions& options);
+Result<std::vector<BenchResult>> RunPlan(const BenchOptions& options);
 Result<std::vector<BenchResult>> RunMemory(const BenchOptions& options);
 Result<std::vector<BenchResult>> RunRecord(const BenchOptions& options);
 Result<std::vector<BenchResult>> RunTelemetry(const BenchOptions& options);

@@ -40,6 +40,7 @@ const std::vector<Bench>& All() {
       {"stall", "training with a checkpoint every step ÷ without", RunStall},
       {"restore", "restore ÷ memcpy", RunRestore},
       {"reshard", "a version read by another number of ranks ÷ memcpy", RunReshard},
+      {"plan", "planning a restore for 8 to 8,192 ranks", RunPlan, false, true},
       {"memory", "the agent's memory without its arena", RunMemory},
       {"record", "the cost of recording one event of a collective, nanoseconds", RunRecord},
       {"telemetry", "training that records its collectives ÷ training that does not", RunTelemetry},

@@ -39,10 +39,12 @@ size_t BytesOf(MessageType type) {
       return sizeof(EndSaveMessage);
     case MessageType::kFindRestore:
     case MessageType::kOpenReader:
+    case MessageType::kOpenVersion:
       return sizeof(FindRestoreMessage);
     case MessageType::kReadRange:
       return sizeof(ReadRangeMessage);
     case MessageType::kCloseReader:
+    case MessageType::kReadIndex:
       return sizeof(CloseReaderMessage);
     case MessageType::kGoodbye:
       return sizeof(MessageHeader);
@@ -122,6 +124,10 @@ std::string_view NameOf(MessageType type) {
       return "CloseReader";
     case MessageType::kWantTier:
       return "WantTier";
+    case MessageType::kOpenVersion:
+      return "OpenVersion";
+    case MessageType::kReadIndex:
+      return "ReadIndex";
     case MessageType::kWelcome:
       return "Welcome";
     case MessageType::kReply:

@@ -37,6 +37,9 @@ enum class MessageType : uint32_t {
   kReadRange = 9,     // ReadRangeMessage → Reply: bytes of a shard are in the reader's window
   kCloseReader = 10,  // CloseReaderMessage (no answer)
   kWantTier = 11,     // EndSaveMessage with the tier as `slot`: a caller waits for the step there
+  // Only to agents whose Welcome has kOpensVersions:
+  kOpenVersion = 12,  // FindRestoreMessage → as OpenReader, but lists the rank's own shard only
+  kReadIndex = 13,    // CloseReaderMessage → Reply with one descriptor: the index of the version
   // agent → trainer
   kWelcome = 32,  // WelcomeMessage + one descriptor
   kReply = 33,    // ReplyMessage
@@ -89,8 +92,12 @@ struct WelcomeMessage {
   uint64_t slot_bytes = 0;
   uint64_t segment_id = 0;  // same ID on a reconnect: same memory, keep the mapping
   char node[kNameBytes] = {};
-  char padding[7] = {};
+  unsigned char features = 0;  // kOpensVersions; agents that lack a feature leave its bit 0
+  char padding[6] = {};
 };
+
+/// WelcomeMessage::features: the agent answers OpenVersion and ReadIndex.
+inline constexpr unsigned char kOpensVersions = 1;
 
 /// Requests a slot for the save of `step`. Reply: `slot`, or ResourceExhausted (no slot is free:
 /// skip or request again), AlreadyExists (this step is saved), Fenced (a newer incarnation runs).
@@ -146,12 +153,16 @@ struct ReplyMessage {
   uint32_t slot = 0;  // of OpenReader: the reader's number
   uint64_t incarnation = 0;
   uint64_t step = 0;
-  uint64_t image_bytes = 0;  // of OpenReader: length of the listing
+  // Of OpenReader: length of the listing; of OpenVersion with own_slot: of the image in the slot,
+  // otherwise of the listing; of ReadIndex: of the index.
+  uint64_t image_bytes = 0;
   uint32_t tier = 0;         // Tier the shard came from; of OpenReader: the slowest of all shards'
-  uint32_t world = 0;        // of OpenReader: number of ranks that saved the version
+  // Of OpenReader and OpenVersion: number of ranks that saved the version; of ReadIndex: how many
+  // ranks follow the index.
+  uint32_t world = 0;
   char text[kTextBytes - 8] = {};
-  // Of OpenReader: the slot with this rank's own shard, complete and unchanged while the reader is
-  // open; kNoSlot: that shard is read like the others.
+  // Of OpenReader and OpenVersion: the slot with this rank's own shard, complete and unchanged
+  // while the reader is open; kNoSlot: that shard is read like the others.
   uint32_t own_slot = kNoSlot;
   uint32_t padding = 0;
 };

@@ -45,6 +45,9 @@ class ChunkSource {
   virtual SourceCost cost() const = 0;
   /// Returns the place of the bytes, for messages: "in this node's memory", "on node n3".
   virtual std::string where() const = 0;
+  /// Returns how many reads of the same place are in progress. Of sources of equal cost, the one
+  /// with the fewest is read.
+  virtual uint32_t load() const { return 0; }
   /// Returns the tier, if the replica is one of this node, so that damage of it is reported.
   virtual std::optional<Tier> local_tier() const { return std::nullopt; }
 

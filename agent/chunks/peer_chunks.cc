@@ -28,6 +28,22 @@ Status AsPeerError(const Status& status) {
   return status;
 }
 
+/// Counts a read while it exists.
+class CountedRead {
+ public:
+  explicit CountedRead(std::atomic<uint32_t>* reads) : reads_(reads) {
+    if (reads_ != nullptr) ++*reads_;
+  }
+  ~CountedRead() {
+    if (reads_ != nullptr) --*reads_;
+  }
+  CountedRead(const CountedRead&) = delete;
+  CountedRead& operator=(const CountedRead&) = delete;
+
+ private:
+  std::atomic<uint32_t>* const reads_;
+};
+
 }  // namespace
 
 PeerRequest PeerChunks::RequestFor(PeerRequestKind kind) const {
@@ -83,6 +99,7 @@ Result<ShardSeal> PeerChunks::ReadSeal() {
 
 Status PeerChunks::Read(const ShardSeal& seal, std::span<WantedChunk> chunks) {
   HOLDFAST_RETURN_IF_ERROR(CheckWanted(key_, seal, chunks));
+  const CountedRead counted(reads_.get());
   Status damage;
   for (size_t i = 0; i < chunks.size();) {
     if (chunks[i].done) {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -20,18 +22,20 @@ struct PeerPlace {
 class PeerChunks final : public ChunkSource {
  public:
   /// `incarnation` is the job's current one; nodes refuse older ones. `transport` and `clock`
-  /// outlive the source.
+  /// outlive the source. All sources on one node count their reads in the same `reads`, if given.
   PeerChunks(PeerTransport& transport, Clock& clock, PeerPlace place, ShardKey key,
-             Incarnation incarnation)
+             Incarnation incarnation, std::shared_ptr<std::atomic<uint32_t>> reads = nullptr)
       : transport_(transport),
         clock_(clock),
         place_(std::move(place)),
         key_(std::move(key)),
-        incarnation_(incarnation) {}
+        incarnation_(incarnation),
+        reads_(std::move(reads)) {}
 
   SourceCost cost() const override {
     return place_.tier == Tier::kMemory ? SourceCost::kPeerMemory : SourceCost::kPeerDisk;
   }
+  uint32_t load() const override { return reads_ == nullptr ? 0 : reads_->load(); }
   std::string where() const override { return "on node " + place_.node; }
   Result<ShardSeal> ReadSeal() override;
   Status Read(const ShardSeal& seal, std::span<WantedChunk> chunks) override;
@@ -52,6 +56,7 @@ class PeerChunks final : public ChunkSource {
   const PeerPlace place_;
   const ShardKey key_;
   const Incarnation incarnation_;
+  const std::shared_ptr<std::atomic<uint32_t>> reads_;
 };
 
 }  // namespace holdfast::agent

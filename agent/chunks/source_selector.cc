@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/log.h"
 
@@ -19,9 +20,13 @@ SourceSelector::SourceSelector(ShardKey key, uint64_t digest, const SourceList& 
                                DamageReporter& damage)
     : key_(std::move(key)), digest_(digest), damage_(damage) {
   for (const auto& source : sources) candidates_.push_back({source.get()});
-  std::stable_sort(
-      candidates_.begin(), candidates_.end(),
-      [](const Candidate& a, const Candidate& b) { return a.source->cost() < b.source->cost(); });
+  // Other threads change the load, so it is read once.
+  for (Candidate& candidate : candidates_) candidate.load = candidate.source->load();
+  std::stable_sort(candidates_.begin(), candidates_.end(),
+                   [](const Candidate& a, const Candidate& b) {
+                     return std::pair(a.source->cost(), a.load) <
+                            std::pair(b.source->cost(), b.load);
+                   });
 }
 
 Status SourceSelector::CheckStopping() const {

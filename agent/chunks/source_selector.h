@@ -22,7 +22,8 @@ class DamageReporter {
 
 using SourceList = std::vector<std::unique_ptr<ChunkSource>>;
 
-/// Reads one shard from several sources, each chunk from the cheapest one that has it intact. The
+/// Reads one shard from several sources, each chunk from the cheapest one that has it intact;
+/// of equally cheap ones the least loaded is first. The
 /// damage of a replica of this node is reported once. Each call asks a source at most once, and a
 /// source that did not answer is not asked by later calls. Thread-compatible.
 class SourceSelector {
@@ -43,6 +44,7 @@ class SourceSelector {
  private:
   struct Candidate {
     ChunkSource* source = nullptr;
+    uint32_t load = 0;
     bool gone = false;      // did not answer, or has no replica of the image
     bool reported = false;  // its damage was reported
   };

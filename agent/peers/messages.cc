@@ -66,6 +66,7 @@ bool IsKnownRequest(uint8_t kind) {
     case PeerRequestKind::kParityRow:
     case PeerRequestKind::kDecode:
     case PeerRequestKind::kProbe:
+    case PeerRequestKind::kNodeIndex:
       return true;
   }
   return false;
@@ -117,8 +118,9 @@ Status ValidateRequest(const PeerRequest& request) {
     return InvalidArgumentError(
         "only a request for a sealed shard or its seal can require a sealed replica or a digest");
   }
-  if (!request.group.empty() && request.kind != PeerRequestKind::kDecode) {
-    return InvalidArgumentError("only a request to decode carries a group");
+  if (!request.group.empty() && request.kind != PeerRequestKind::kDecode &&
+      request.kind != PeerRequestKind::kNodeIndex) {
+    return InvalidArgumentError("only a request to decode or for an index carries a group");
   }
   if (request.group.size() > kPeerGroupBytesMax) {
     return InvalidArgumentError(
@@ -210,6 +212,8 @@ std::string ToString(const PeerRequest& request) {
                          version, range);
     case PeerRequestKind::kProbe:
       return fmt::format("probe {}", range);
+    case PeerRequestKind::kNodeIndex:
+      return fmt::format("index of {}", version);
   }
   return "unknown request";
 }

@@ -29,6 +29,7 @@ enum class PeerRequestKind : uint8_t {
   kParityRow = 3,
   kDecode = 4,
   kProbe = 5,  // bytes of no job, to measure the network; job and version are not used
+  kNodeIndex = 6,  // the index of the node's shards of the version
 };
 
 /// A request for bytes of one object of a version, sent to the node that has or computes it.
@@ -40,14 +41,15 @@ struct PeerRequest {
   Incarnation incarnation;
   Rank rank;            // kShard, kSeal: of the shard; kParityRow, kDecode: unused
   uint32_t stripe = 0;  // kParityRow, kDecode
-  uint32_t index = 0;   // kParityRow: of the parity row; kDecode: of the segment in the stripe
+  // kParityRow: of the parity row; kDecode: of the segment in the stripe; kNodeIndex: the world
+  uint32_t index = 0;
   uint64_t offset = 0;  // of the image (kShard), the seal's encoding (kSeal) or the segment
   uint64_t bytes = 0;   // maximum; the object may end before
   /// kShard, kSeal: only of a sealed replica. Otherwise the source waits for a shard that is still
   /// being saved.
   bool sealed = false;
   uint64_t digest = 0;  // with `sealed`: that the replica must have; 0: any
-  std::string group;    // kDecode: the group, in the pipeline's encoding
+  std::string group;    // kDecode: the group, kNodeIndex: the shards, in the pipeline's encoding
   /// The node that must answer, by the plan; empty: any. It is checked and not sent.
   std::string node = {};
   bool operator==(const PeerRequest&) const = default;

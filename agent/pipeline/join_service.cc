@@ -231,6 +231,7 @@ void JoinService::Welcome(Session& session) {
   welcome.slot_bytes = memory.slot_bytes();
   welcome.segment_id = memory.id();
   PutText(welcome.node, options_.node);
+  welcome.features = kOpensVersions;
   const int fd = memory.fd();
   session.SendMessage(welcome, std::span(&fd, 1));
   if (session.state != Session::State::kReady) return;

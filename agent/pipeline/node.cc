@@ -90,6 +90,8 @@ Node::Node(const NodeOptions& options, Arena& arena, Volume& volume, Coordinator
                     .link = link,
                     .clock = clock}) {
   ranks_.SetEvents(saves_);
+  peer_source_.indexes().SetWhole(
+      [this](const IndexedVersion& of) { return readers_.OpenIndexForPeer(of); });
   shared_.SetLife(options.seen_life.life);
 }
 
@@ -133,6 +135,7 @@ void Node::Stop() {
   workers_.Stop();
   preparer_.Stop();
   background_.Stop();
+  peer_source_.indexes().SetWhole(nullptr);
   readers_.Stop();
   sessions_.Clear();
   ranks_.Clear();

@@ -230,6 +230,7 @@ Result<std::unique_ptr<PeerReader>> NodePeerSource::Open(const PeerRequest& requ
   if (request.kind == PeerRequestKind::kDecode) {
     return OpenDecoder(request, node_, *this, transport_, clock_);
   }
+  if (request.kind == PeerRequestKind::kNodeIndex) return indexes_.Open(request);
   return OpenShard(request);
 }
 

@@ -2,15 +2,33 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
+#include "agent/api/version_listing.h"
 #include "storage/format/checksum.h"
 
 namespace holdfast::agent {
 namespace {
 // Threads of version readers, which read from memory, disks and peers in parallel.
 constexpr uint32_t kReaderThreads = 8;
+
+/// Sends an index to a peer.
+class IndexFileReader final : public PeerReader {
+ public:
+  explicit IndexFileReader(std::shared_ptr<const VersionReader::IndexFile> index)
+      : index_(std::move(index)) {}
+  Result<std::span<const std::byte>> Read(uint64_t offset, uint64_t bytes,
+                                          Clock::TimePoint /*deadline*/) override {
+    const auto all = index_->file.bytes().first(index_->index_bytes);
+    const auto rest = all.subspan(std::min<uint64_t>(offset, all.size()));
+    return rest.first(std::min<uint64_t>(bytes, rest.size()));
+  }
+
+ private:
+  const std::shared_ptr<const VersionReader::IndexFile> index_;
+};
 }  // namespace
 
 Status OpenReader::Read(Rank rank, uint64_t offset, uint32_t place, uint64_t bytes) {
@@ -20,7 +38,10 @@ Status OpenReader::Read(Rank rank, uint64_t offset, uint32_t place, uint64_t byt
     HOLDFAST_RETURN_IF_ERROR(memory.Allocate(begin, begin + needed));
     allocated[place] = needed;
   }
-  return reader->Read(rank, offset, memory.memory().subspan(begin, bytes));
+  const auto into = memory.memory().subspan(begin, bytes);
+  // With one trainer there is nothing to share.
+  return reader.use_count() > 1 ? reader->ReadShared(rank, offset, into)
+                                : reader->Read(rank, offset, into);
 }
 
 ReaderService::ReaderService(const RestoreTools& tools, LoopQueue& loop, SessionTable& sessions,
@@ -32,10 +53,9 @@ ReaderService::ReaderService(const RestoreTools& tools, LoopQueue& loop, Session
       threads_(kReaderThreads, tools.clock),
       shared_(tools, threads_) {}
 
-void ReaderService::Open(Session& session, uint64_t ticket, const RestoreDecision& decision,
-                         Clock::TimePoint deadline) {
-  session.readers.waiting = WaitingReader{ticket, decision, deadline};
-  CheckOwnShard(session, decision);
+void ReaderService::Open(Session& session, const WaitingReader& wanted) {
+  session.readers.waiting = wanted;
+  CheckOwnShard(session, wanted.decision);
   session.retry_due = true;
 }
 
@@ -57,30 +77,53 @@ void ReaderService::Retry(Session& session) {
   const bool in_time = tools_.clock.Now() < waiting.deadline;
   if (in_time && preparer_.IsPreparing(own, Tier::kMemory)) return;
   session.readers.waiting.reset();
-  StartOpen(session, waiting.ticket, waiting.decision);
+  StartOpen(session, waiting,
+            session.restores.prepared == waiting.decision.version &&
+                session.world == waiting.decision.world);
 }
 
-void ReaderService::StartOpen(Session& session, uint64_t ticket, const RestoreDecision& decision) {
+void ReaderService::StartOpen(Session& session, const WaitingReader& wanted, bool in_place) {
   if (session.readers.open.size() >= kReadersMax) {
     return session.Reply(
-        ticket, ResourceExhaustedError(fmt::format(
-                    "{} version readers are open, which is the limit: close one", kReadersMax)));
+        wanted.ticket, ResourceExhaustedError(fmt::format(
+                           "{} version readers are open, which is the limit: close one",
+                           kReadersMax)));
   }
-  const bool posted = threads_.Post([this, id = session.id(), ticket, decision, job = session.job,
-                                     incarnation = session.incarnation] {
-    auto made = Make(job, decision.version, incarnation);
-    loop_.Post([this, id, ticket, decision, made = std::move(made)] {
-      OnMade(id, ticket, decision, made);
-    });
-  });
-  if (!posted) session.Reply(ticket, UnavailableError("the agent is overloaded or stopping"));
+  const bool posted =
+      threads_.Post([this, id = session.id(), wanted, in_place,
+                     of = VersionOfSession{session.job, session.rank, session.incarnation}] {
+        auto made = Make(of, wanted, in_place);
+        loop_.Post([this, id, wanted, in_place, made = std::move(made)] {
+          OnMade(id, wanted, in_place, made);
+        });
+      });
+  if (!posted) {
+    session.Reply(wanted.ticket, UnavailableError("the agent is overloaded or stopping"));
+  }
 }
 
-Result<ReaderService::Made> ReaderService::Make(const std::string& job, VersionId version,
-                                                Incarnation incarnation) {
+Result<ReaderService::Made> ReaderService::Make(const VersionOfSession& of,
+                                                const WaitingReader& wanted, bool in_place) {
+  const RestoreDecision& decision = wanted.decision;
+  if (decision.world == 0) return Fail(InternalError("the decided version has no ranks"));
   auto open = std::make_shared<OpenReader>();
-  HOLDFAST_ASSIGN_OR_RETURN(open->reader, shared_.Open(job, version, incarnation));
-  const std::vector<ListedShard> listing = open->reader->Listing();
+  open->reader = shared_.Open(of.job, decision.version, decision.world, of.incarnation);
+  std::vector<ShardHeader> headers;
+  uint32_t first = 0;
+  if (wanted.all_shards) {
+    HOLDFAST_ASSIGN_OR_RETURN(headers, open->reader->ReadAllHeaders());
+  } else if (!in_place) {
+    first = of.rank.value % decision.world;
+    HOLDFAST_ASSIGN_OR_RETURN(ShardHeader own, open->reader->ReadHeader(Rank{first}));
+    headers.push_back(std::move(own));
+  }
+  std::vector<ListedShard> listing;
+  for (const ShardHeader& shard : headers) {
+    const uint32_t rank = first + static_cast<uint32_t>(listing.size());
+    // `near` helps to choose between tensor replicas; the state at this moment is good enough.
+    listing.push_back({rank, open->reader->IsNear(Rank{rank}), shard.image_bytes, shard.header,
+                       shard.extras});
+  }
   const uint64_t listing_bytes = ListingBytes(listing);
   const uint64_t bytes = kReadWindowBytes + RoundUp(listing_bytes, 4096);
   HOLDFAST_ASSIGN_OR_RETURN(open->memory,
@@ -89,29 +132,67 @@ Result<ReaderService::Made> ReaderService::Make(const std::string& job, VersionI
   return Made{std::move(open), listing_bytes};
 }
 
-void ReaderService::OnMade(uint64_t session_id, uint64_t ticket, const RestoreDecision& decision,
+void ReaderService::OnMade(uint64_t session_id, const WaitingReader& wanted, bool in_place,
                            const Result<Made>& made) {
   Session* session = sessions_.FindReady(session_id);
   if (session == nullptr) return;
-  if (!made) return session->Reply(ticket, made.error());
+  if (!made) return session->Reply(wanted.ticket, made.error());
+  const RestoreDecision& decision = wanted.decision;
+  std::optional<uint32_t> own_slot;
+  if (in_place) {
+    const auto pinned = session->pipeline->slots.pins().Pin(decision.version);
+    if (pinned) own_slot = *pinned;
+  }
+  // The slot was freed meanwhile: the listing needs the shard's header.
+  if (in_place && !own_slot && !wanted.all_shards) return StartOpen(*session, wanted, false);
   const uint32_t number = session->readers.next_number++;
   Session::Reader& opened = session->readers.open[number];
   opened.open = made->open;
-  if (session->restores.prepared == decision.version && session->world == decision.world) {
-    const auto slot = session->pipeline->slots.pins().Pin(decision.version);
-    if (slot) opened.own_slot = *slot;
-  }
+  opened.own_slot = own_slot;
   ReplyMessage reply;
-  reply.header.ticket = ticket;
+  reply.header.ticket = wanted.ticket;
   reply.slot = number;
   reply.incarnation = decision.version.incarnation.value;
   reply.step = decision.version.step.value;
   reply.image_bytes = made->listing_bytes;
+  if (own_slot && !wanted.all_shards) {
+    reply.image_bytes = session->pipeline->segment.record(*own_slot).image_bytes;
+  }
   reply.tier = static_cast<uint32_t>(decision.tier);
   reply.world = decision.world;
   reply.own_slot = opened.own_slot.value_or(kNoSlot);
   const int fd = made->open->memory.fd();
   session->SendMessage(reply, std::span(&fd, 1));
+}
+
+Result<std::unique_ptr<PeerReader>> ReaderService::OpenIndexForPeer(const IndexedVersion& of) {
+  HOLDFAST_ASSIGN_OR_RETURN(auto index, shared_.IndexForPeer(of));
+  return std::make_unique<IndexFileReader>(std::move(index));
+}
+
+void ReaderService::ReadIndex(Session& session, const CloseReaderMessage& message) {
+  const uint64_t ticket = message.header.ticket;
+  const auto found = session.readers.open.find(message.reader);
+  if (found == session.readers.open.end()) {
+    return session.Reply(
+        ticket, NotFoundError(fmt::format("version reader {} is not open", message.reader)));
+  }
+  const bool posted =
+      threads_.Post([this, id = session.id(), ticket, open = found->second.open] {
+        auto index = open->reader->Index();
+        loop_.Post([this, id, ticket, index = std::move(index)] {
+          Session* trainer = sessions_.FindReady(id);
+          if (trainer == nullptr) return;
+          if (!index) return trainer->Reply(ticket, index.error());
+          ReplyMessage reply;
+          reply.header.ticket = ticket;
+          reply.image_bytes = (*index)->index_bytes;
+          reply.world = (*index)->near;
+          const int fd = (*index)->file.fd();
+          trainer->SendMessage(reply, std::span(&fd, 1));
+        });
+      });
+  if (!posted) session.Reply(ticket, UnavailableError("the agent is overloaded or stopping"));
 }
 
 void ReaderService::Close(Session& session, uint32_t number) {

@@ -38,18 +38,21 @@ class ReaderService {
                 ShardPreparer& preparer);
 
   /// Opens a reader of the decided version for the trainer, and replies. If the rank's own shard is
-  /// being brought into its memory, first waits for it, at most until `deadline`: the trainer then
-  /// reads that shard in place.
-  void Open(Session& session, uint64_t ticket, const RestoreDecision& decision,
-            Clock::TimePoint deadline);
+  /// being brought into its memory, first waits for it, at most until the deadline: the trainer
+  /// then reads that shard in place.
+  void Open(Session& session, const WaitingReader& wanted);
   /// Handles a ReadRange.
   void Read(Session& session, const ReadRangeMessage& message);
+  /// Handles a ReadIndex.
+  void ReadIndex(Session& session, const CloseReaderMessage& message);
   /// Handles a CloseReader.
   void Close(Session& session, uint32_t number);
   /// Retries the session's waiting request.
   void Retry(Session& session);
   /// Closes the readers of a session that has ended.
   void CloseAll(Session& session);
+  /// Opens the index of a version for a peer. Threads: any.
+  Result<std::unique_ptr<PeerReader>> OpenIndexForPeer(const IndexedVersion& of);
   /// Ends the threads. Threads: any.
   void Stop() { threads_.Stop(); }
 
@@ -58,14 +61,20 @@ class ReaderService {
     std::shared_ptr<OpenReader> open;
     uint64_t listing_bytes = 0;
   };
+  /// What a thread needs of a session.
+  struct VersionOfSession {
+    std::string job;
+    Rank rank;
+    Incarnation incarnation;
+  };
 
   /// Verifies a shard that is in this rank's memory, so that the trainer can read it in place. The
   /// coordinator may have directed the check before the rank joined, or not at all.
   void CheckOwnShard(Session& session, const RestoreDecision& decision);
-  void StartOpen(Session& session, uint64_t ticket, const RestoreDecision& decision);
-  /// Threads: any. Blocks.
-  Result<Made> Make(const std::string& job, VersionId version, Incarnation incarnation);
-  void OnMade(uint64_t session_id, uint64_t ticket, const RestoreDecision& decision,
+  void StartOpen(Session& session, const WaitingReader& wanted, bool in_place);
+  /// Threads: any. Blocks. Lists all shards, or the one that the rank begins with, or none.
+  Result<Made> Make(const VersionOfSession& of, const WaitingReader& wanted, bool in_place);
+  void OnMade(uint64_t session_id, const WaitingReader& wanted, bool in_place,
               const Result<Made>& made);
 
   const RestoreTools& tools_;

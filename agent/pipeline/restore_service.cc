@@ -27,7 +27,8 @@ void RestoreService::Find(Session& session, const FindRestoreMessage& message) {
   pending.request.job = session.job;
   pending.request.incarnation = session.incarnation;
   pending.request.rank = session.rank;
-  pending.request.reshard = message.header.type == MessageType::kOpenReader;
+  pending.type = message.header.type;
+  pending.request.reshard = pending.type != MessageType::kFindRestore;
   if (message.wanted_incarnation != 0) {
     pending.request.wanted =
         VersionId{Incarnation{message.wanted_incarnation}, Step{message.wanted_step}};
@@ -64,7 +65,11 @@ void RestoreService::OnDecided(uint64_t session_id, const Result<RestoreDecision
   session->restores.pending.reset();
   if (!decision) return session->Reply(decided.ticket, decision.error());
   if (decided.request.reshard) {
-    return readers_.Open(*session, decided.ticket, *decision, decided.deadline);
+    return readers_.Open(*session,
+                         {.ticket = decided.ticket,
+                          .all_shards = decided.type == MessageType::kOpenReader,
+                          .decision = *decision,
+                          .deadline = decided.deadline});
   }
   WaitingRestore restore{decided.ticket, *decision, {}};
   if (!TryAnswer(*session, restore)) AwaitShard(*session, restore, decided.deadline);

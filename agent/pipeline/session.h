@@ -34,9 +34,11 @@ struct WaitingRestore {
   Clock::TimePoint deadline;
 };
 
-/// An OpenReader that has been decided, while this rank's own shard is being brought into memory.
+/// An OpenReader or OpenVersion that has been decided, while this rank's own shard is being brought
+/// into memory.
 struct WaitingReader {
   uint64_t ticket = 0;
+  bool all_shards = false;  // OpenReader: the listing has all shards
   RestoreDecision decision;
   Clock::TimePoint deadline;
 };
@@ -44,6 +46,7 @@ struct WaitingReader {
 /// A FindRestore that the coordinator has not decided yet.
 struct PendingRestore {
   uint64_t ticket = 0;
+  MessageType type = MessageType::kFindRestore;
   RestoreRequest request;
   Clock::TimePoint deadline;
   bool under_way = false;  // false: the request is repeated at `retry_at`

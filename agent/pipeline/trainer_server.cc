@@ -178,11 +178,14 @@ void TrainerServer::Dispatch(Session& session, MessageType type,
       return services_.saves.End(session, Decode<EndSaveMessage>(packet));
     case MessageType::kFindRestore:
     case MessageType::kOpenReader:
+    case MessageType::kOpenVersion:
       return services_.restores.Find(session, Decode<FindRestoreMessage>(packet));
     case MessageType::kEndRestore:
       return services_.restores.End(session, Decode<EndSaveMessage>(packet));
     case MessageType::kReadRange:
       return services_.readers.Read(session, Decode<ReadRangeMessage>(packet));
+    case MessageType::kReadIndex:
+      return services_.readers.ReadIndex(session, Decode<CloseReaderMessage>(packet));
     case MessageType::kCloseReader:
       return services_.readers.Close(session, Decode<CloseReaderMessage>(packet).reader);
     case MessageType::kWantTier:

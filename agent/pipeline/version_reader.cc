@@ -6,64 +6,50 @@
 #include <atomic>
 #include <utility>
 
+#include "agent/api/version_listing.h"
 #include "agent/chunks/decoded_chunks.h"
 #include "agent/chunks/peer_chunks.h"
+#include "agent/pipeline/index_gatherer.h"
+#include "agent/pipeline/parallel.h"
 #include "base/log.h"
-#include "base/thread.h"
-#include "storage/format/image.h"
 
 namespace holdfast::agent {
 namespace {
-constexpr size_t kLoadersMax = 8;
 constexpr std::chrono::seconds kReadTime(60);
 constexpr std::chrono::milliseconds kRetryPause(200);
 constexpr std::chrono::seconds kRefreshInterval(1);
 constexpr uint32_t kLossesMax = 5;
-
-/// Reads the image bytes [begin, end); fetches the complete chunks that contain them.
-Status ReadBytes(VersionReader& reader, Rank rank, uint64_t image_bytes, uint64_t begin,
-                 uint64_t end, std::vector<std::byte>* into) {
-  const uint64_t first = begin / kChunkBytes * kChunkBytes;
-  const uint64_t last = std::min(RoundUp(end, kChunkBytes), image_bytes);
-  into->resize(last - first);
-  HOLDFAST_RETURN_IF_ERROR(reader.Read(rank, first, *into));
-  into->erase(into->begin(), into->begin() + static_cast<ptrdiff_t>(begin - first));
-  into->resize(end - begin);
-  into->shrink_to_fit();
-  return Status::Ok();
-}
 }  // namespace
 
 /// The committed digests of all shards (0: any) and their sources, by rank.
 struct VersionReader::Located {
   std::vector<uint64_t> digests;
   std::vector<SourceList> sources;
+  VersionPlaces places;
 };
 
 VersionReader::~VersionReader() = default;
 
-Result<std::shared_ptr<VersionReader>> VersionReader::Open(const RestoreTools& tools,
-                                                           PlaceFinder& finder,
-                                                           const std::string& job,
-                                                           VersionId version,
-                                                           Incarnation incarnation) {
-  auto reader = std::make_shared<VersionReader>(tools, finder, job, version, incarnation);
-  HOLDFAST_RETURN_IF_ERROR(reader->FindPlaces());
-  HOLDFAST_RETURN_IF_ERROR(reader->LoadShards());
-  return reader;
-}
-
-std::shared_ptr<const VersionReader::Located> VersionReader::located() {
+/// Requests the locations when they are needed for the first time: a rank whose own shard is in its
+/// memory never needs them.
+Result<std::shared_ptr<const VersionReader::Located>> VersionReader::located() {
+  const auto known = [this] {
+    MutexLock lock(mutex_);
+    return located_;
+  };
+  if (auto found = known()) return found;
+  MutexLock finding(finding_);
+  if (auto found = known()) return found;
+  HOLDFAST_RETURN_IF_ERROR(FindPlaces());
   MutexLock lock(mutex_);
   return located_;
 }
 
 Status VersionReader::FindPlaces() {
   HOLDFAST_ASSIGN_OR_RETURN(VersionPlaces found, finder_.FindPlaces(job_, version_));
-  if (found.shards.empty() || (!shards_.empty() && shards_.size() != found.shards.size())) {
-    return InternalError(fmt::format(
-        "the coordinator names {} shards of version {}, expected {}", found.shards.size(),
-        ToString(version_), shards_.empty() ? "one or more" : std::to_string(shards_.size())));
+  if (shards_.empty() || shards_.size() != found.shards.size()) {
+    return InternalError(fmt::format("the coordinator names {} shards of version {}, expected {}",
+                                     found.shards.size(), ToString(version_), shards_.size()));
   }
   auto located = std::make_shared<Located>();
   std::vector<std::shared_ptr<const GroupPlan>> groups;
@@ -72,6 +58,7 @@ Status VersionReader::FindPlaces() {
     located->digests.push_back(found.shards[rank].digest);
     located->sources.push_back(SourcesOf(Rank{rank}, found.shards[rank].places, groups));
   }
+  located->places = std::move(found);
   MutexLock lock(mutex_);
   located_ = std::move(located);
   found_at_ = tools_.clock.Now();
@@ -88,88 +75,105 @@ void VersionReader::RefreshPlaces() {
   if (!found.ok()) Log(LogLevel::kDebug, "ReplicasNotLocated", {Kv("error", found.ToString())});
 }
 
-Status VersionReader::LoadShards() {
-  shards_.resize(located()->sources.size());
-  std::atomic<size_t> next{0};
-  std::atomic<uint64_t> bytes{0};
-  std::vector<Status> outcomes(std::min(kLoadersMax, shards_.size()));
-  const auto load = [&](Status* outcome) {
-    for (size_t rank = next++; rank < shards_.size(); rank = next++) {
-      *outcome = LoadShard(Rank{static_cast<uint32_t>(rank)});
-      bytes += shards_[rank].header.size() + shards_[rank].extras.size();
-      if (outcome->ok() && bytes > kListingBytesMax) {
-        *outcome = ResourceExhaustedError(
-            fmt::format("the headers and extra state of version {} of job '{}' are longer than the "
-                        "limit of {} bytes: the version cannot be resharded",
-                        ToString(version_), job_, kListingBytesMax));
-      }
-      if (!outcome->ok()) next = shards_.size();
-    }
-  };
-  std::vector<Thread> loaders;
-  for (size_t i = 1; i < outcomes.size(); ++i) loaders.emplace_back(load, &outcomes[i]);
-  load(&outcomes[0]);
-  for (Thread& loader : loaders) loader.join();
-  for (const Status& outcome : outcomes) HOLDFAST_RETURN_IF_ERROR(outcome);
-  return Status::Ok();
+Status VersionReader::CheckRank(Rank rank) const {
+  if (rank.value < shards_.size()) return Status::Ok();
+  return InvalidArgumentError(fmt::format("rank {}: version {} has {} ranks", rank.value,
+                                          ToString(version_), shards_.size()));
 }
 
-Status VersionReader::LoadShard(Rank rank) {
+Result<std::shared_ptr<const ShardSeal>> VersionReader::SealOf(Rank rank) {
   Shard& shard = shards_[rank.value];
-  const ShardKey key{job_, version_, rank};
-  HOLDFAST_RETURN_IF_ERROR(TrySources(rank, [&](SourceSelector& sources) -> Status {
-    HOLDFAST_ASSIGN_OR_RETURN(shard.seal, sources.ReadSeal());
-    return Status::Ok();
-  }));
-  const uint64_t image_bytes = shard.seal.image_bytes;
-  if (image_bytes < sizeof(uint64_t)) {
-    return DataLossError(
-        fmt::format("{}: an image of {} bytes has no header", ToString(key), image_bytes));
+  MutexLock lock(shard.mutex);
+  if (shard.seal == nullptr) {
+    HOLDFAST_RETURN_IF_ERROR(TrySources(rank, [&](SourceSelector& sources) -> Status {
+      HOLDFAST_ASSIGN_OR_RETURN(ShardSeal seal, sources.ReadSeal());
+      shard.seal = std::make_shared<const ShardSeal>(std::move(seal));
+      return Status::Ok();
+    }));
   }
-  std::vector<std::byte>& header = shard.header;
-  // Most headers fit into the first chunk.
-  HOLDFAST_RETURN_IF_ERROR(
-      ReadBytes(*this, rank, image_bytes, 0, std::min(kChunkBytes, image_bytes), &header));
-  HOLDFAST_ASSIGN_OR_RETURN(const uint64_t header_bytes, HeaderBytes(header, image_bytes));
-  if (header_bytes > header.size()) {
-    HOLDFAST_RETURN_IF_ERROR(ReadBytes(*this, rank, image_bytes, 0, header_bytes, &header));
-  }
-  header.resize(header_bytes);
-  header.shrink_to_fit();
-  HOLDFAST_ASSIGN_OR_RETURN(const ParsedImage image, ParseImage(header, image_bytes));
-  if (image.identity != shard.seal.identity) {
-    return DataLossError("the image header of " + ToString(key) + " names " +
-                         ToString(image.identity.key()));
-  }
-  if (image.extras.empty()) return Status::Ok();
-  const uint64_t begin = image.data_offset + image.extras.front().begin;
-  return ReadBytes(*this, rank, image_bytes, begin, image_bytes, &shard.extras);
+  return shard.seal;
 }
 
-std::vector<ListedShard> VersionReader::Listing() const {
-  // `near` helps to choose between tensor replicas; the state at this moment is good enough.
-  std::vector<ListedShard> listing;
-  for (uint32_t rank = 0; rank < shards_.size(); ++rank) {
-    const Shard& shard = shards_[rank];
-    const ShardKey key{job_, version_, Rank{rank}};
-    listing.push_back(
-        {rank, tools_.local.Has(key), shard.seal.image_bytes, shard.header, shard.extras});
+Result<ShardHeader> VersionReader::ReadHeader(Rank rank, ParsedImage* image) {
+  HOLDFAST_RETURN_IF_ERROR(CheckRank(rank));
+  HOLDFAST_ASSIGN_OR_RETURN(const auto seal, SealOf(rank));
+  return ReadShardHeader(
+      *seal,
+      [&](uint64_t offset, std::span<std::byte> into) { return Read(rank, offset, into); }, image);
+}
+
+bool VersionReader::IsNear(Rank rank) const {
+  return tools_.local.Has(ShardKey{job_, version_, rank});
+}
+
+Result<std::vector<ShardHeader>> VersionReader::ReadAllHeaders() {
+  std::vector<ShardHeader> headers(shards_.size());
+  std::atomic<uint64_t> bytes{0};
+  HOLDFAST_RETURN_IF_ERROR(InParallel(
+      shards_.size(), FirstOf(tools_.node(), shards_.size()), [&](size_t rank) -> Status {
+        HOLDFAST_ASSIGN_OR_RETURN(headers[rank], ReadHeader(Rank{static_cast<uint32_t>(rank)}));
+        bytes += headers[rank].header.size() + headers[rank].extras.size();
+        if (bytes <= kListingBytesMax) return Status::Ok();
+        return ResourceExhaustedError(fmt::format(
+            "the headers and extra state of version {} of job '{}' are longer than the limit of {} "
+            "bytes for a listing: install the client library of this release, which needs none",
+            ToString(version_), job_, kListingBytesMax));
+      }));
+  return headers;
+}
+
+std::shared_ptr<const VersionReader::IndexFile> VersionReader::KnownIndex() {
+  MutexLock lock(mutex_);
+  return index_;
+}
+
+Result<std::shared_ptr<const VersionReader::IndexFile>> VersionReader::Index() {
+  MutexLock making(making_index_);
+  if (auto known = KnownIndex()) return known;
+  HOLDFAST_ASSIGN_OR_RETURN(const auto where, located());
+  IndexGatherer gatherer(
+      tools_, where->places, {job_, version_, world(), incarnation_},
+      [this](Rank rank, ParsedImage* image) { return ReadHeader(rank, image); },
+      [this] { return finder_.stopping(); });
+  HOLDFAST_ASSIGN_OR_RETURN(std::string bytes, gatherer.Gather());
+  auto made = std::make_shared<IndexFile>();
+  made->index_bytes = bytes.size();
+  for (uint32_t rank = 0; rank < where->places.shards.size(); ++rank) {
+    const std::vector<ShardPlace>& places = where->places.shards[rank].places;
+    const bool near = std::any_of(places.begin(), places.end(), [&](const ShardPlace& place) {
+      return place.node == tools_.node() && !IsShared(place.tier);
+    });
+    if (!near) continue;
+    bytes.append(reinterpret_cast<const char*>(&rank), sizeof(rank));
+    ++made->near;
   }
-  return listing;
+  HOLDFAST_ASSIGN_OR_RETURN(
+      made->file, SealedFile::Create("holdfast-index", std::as_bytes(std::span(bytes))));
+  Log(LogLevel::kInfo, "IndexMade",
+      {Kv("job", job_), Kv("version", ToString(version_)), Kv("bytes", made->index_bytes)});
+  MutexLock lock(mutex_);
+  index_ = made;
+  return std::shared_ptr<const IndexFile>(made);
 }
 
 SourceList VersionReader::SourcesOf(
     Rank rank, const std::vector<ShardPlace>& places,
-    const std::vector<std::shared_ptr<const GroupPlan>>& groups) const {
+    const std::vector<std::shared_ptr<const GroupPlan>>& groups) {
   const ShardKey key{job_, version_, rank};
   SourceList sources;
-  for (const ShardPlace& place : places) {
+  // Of several holders that are equally near, each node begins with another one.
+  const size_t turn = FirstOf(tools_.node() + std::to_string(rank.value), places.size());
+  MutexLock lock(counting_);
+  for (size_t i = 0; i < places.size(); ++i) {
+    const ShardPlace& place = places[(turn + i) % places.size()];
     if (place.node == tools_.node()) {
       sources.push_back(tools_.local.Source(key, place.tier));
     } else {
+      auto& reads = reads_[place.node];
+      if (reads == nullptr) reads = std::make_shared<std::atomic<uint32_t>>(0);
       sources.push_back(std::make_unique<PeerChunks>(
           tools_.reach.transport, tools_.clock,
-          PeerPlace{place.node, place.peer_address, place.tier}, key, incarnation_));
+          PeerPlace{place.node, place.peer_address, place.tier}, key, incarnation_, reads));
     }
   }
   for (const auto& group : groups) {
@@ -183,7 +187,9 @@ Status VersionReader::TrySources(Rank rank, const std::function<Status(SourceSel
   const ShardKey key{job_, version_, rank};
   const Clock::TimePoint deadline = tools_.clock.Now() + kReadTime;
   for (uint32_t losses = 0;;) {
-    const std::shared_ptr<const Located> where = located();
+    const auto found_places = located();
+    if (!found_places) return found_places.error();
+    const std::shared_ptr<const Located>& where = *found_places;
     SourceSelector selector(key, where->digests[rank.value], where->sources[rank.value],
                             tools_.damage);
     selector.SetStopping([this] { return finder_.stopping(); });
@@ -205,11 +211,9 @@ Status VersionReader::TrySources(Rank rank, const std::function<Status(SourceSel
 }
 
 Status VersionReader::Read(Rank rank, uint64_t offset, std::span<std::byte> into) {
-  if (rank.value >= shards_.size()) {
-    return InvalidArgumentError(fmt::format("rank {}: version {} has {} ranks", rank.value,
-                                            ToString(version_), shards_.size()));
-  }
-  const ShardSeal& seal = shards_[rank.value].seal;
+  HOLDFAST_RETURN_IF_ERROR(CheckRank(rank));
+  HOLDFAST_ASSIGN_OR_RETURN(const auto kept, SealOf(rank));
+  const ShardSeal& seal = *kept;
   const uint64_t left = offset <= seal.image_bytes ? seal.image_bytes - offset : 0;
   const bool complete = into.size() % kChunkBytes == 0 || into.size() == left;
   if (offset % kChunkBytes != 0 || into.size() > left || !complete) {
@@ -221,6 +225,17 @@ Status VersionReader::Read(Rank rank, uint64_t offset, std::span<std::byte> into
     std::vector<WantedChunk> chunks = ChunksOf(seal, offset / kChunkBytes, into);
     return sources.Read(seal, chunks);
   });
+}
+
+Status VersionReader::ReadShared(Rank rank, uint64_t offset, std::span<std::byte> into) {
+  // What is on this node is not copied a second time. Read() checks the rank and the offset.
+  if (offset % kChunkBytes != 0 || !CheckRank(rank).ok() || IsNear(rank)) {
+    return Read(rank, offset, into);
+  }
+  return cache_.Read(rank, offset / kChunkBytes, into,
+                     [&](uint64_t first, std::span<std::byte> target) {
+                       return Read(rank, first * kChunkBytes, target);
+                     });
 }
 
 }  // namespace holdfast::agent

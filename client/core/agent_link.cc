@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "agent/api/socket.h"
+#include "storage/format/checksum.h"
 
 namespace holdfast::client {
 namespace {
@@ -126,7 +127,8 @@ Status AgentLink::AwaitConnected(MonotonicTime deadline) {
 
 Status AgentLink::AwaitTurn(const Use& use, agent::MessageType type, MonotonicTime deadline) {
   const auto needs_decision = [](agent::MessageType of) {
-    return of == agent::MessageType::kFindRestore || of == agent::MessageType::kOpenReader;
+    return of == agent::MessageType::kFindRestore || of == agent::MessageType::kOpenReader ||
+           of == agent::MessageType::kOpenVersion;
   };
   const auto owed = [&](const auto& entry) {
     return entry.second.abandoned && needs_decision(entry.second.type);
@@ -318,6 +320,9 @@ Status AgentLink::RunConnection(bool* refused) {
     connected_ = true;
     first = !std::exchange(ever_connected_, true);
     incarnation_.store(welcome.incarnation, std::memory_order_relaxed);
+    node_turn_.store(Crc32c(std::as_bytes(std::span(welcome.node))), std::memory_order_relaxed);
+    opens_versions_.store((welcome.features & agent::kOpensVersions) != 0,
+                          std::memory_order_relaxed);
     logged_ = Status::Ok();
     epoch_.fetch_add(1, std::memory_order_release);
     changed_.NotifyAll();
@@ -455,8 +460,12 @@ void AgentLink::UndoLocked(const PendingCall& call, const agent::ReplyMessage& r
   const auto send = [&](const auto& message) {
     static_cast<void>(SendLocked(epoch, std::as_bytes(std::span(&message, 1))));
   };
-  if (call.type == agent::MessageType::kReadRange) return;
-  if (call.type == agent::MessageType::kOpenReader) {
+  if (call.type == agent::MessageType::kReadRange ||
+      call.type == agent::MessageType::kReadIndex) {
+    return;
+  }
+  if (call.type == agent::MessageType::kOpenReader ||
+      call.type == agent::MessageType::kOpenVersion) {
     agent::CloseReaderMessage close;
     close.reader = reply.slot;
     return send(close);

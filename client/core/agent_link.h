@@ -71,6 +71,12 @@ class AgentLink {
     bool alive() const { return link_->epoch_.load(std::memory_order_acquire) == epoch_; }
     const SegmentMapping& segment() const { return link_->mapping_; }
     uint64_t incarnation() const { return link_->incarnation_.load(std::memory_order_relaxed); }
+    /// A number that depends on the node's name.
+    uint32_t node_turn() const { return link_->node_turn_.load(std::memory_order_relaxed); }
+    /// Whether the agent answers OpenVersion and ReadIndex.
+    bool opens_versions() const {
+      return link_->opens_versions_.load(std::memory_order_relaxed);
+    }
     /// Identifies the connection; not 0.
     uint64_t epoch() const { return epoch_; }
 
@@ -153,6 +159,8 @@ class AgentLink {
   std::atomic<uint64_t> ticket_{1};
   std::atomic<uint64_t> epoch_{0};  // changes at every connect, disconnect and interrupt
   std::atomic<uint64_t> incarnation_{0};
+  std::atomic<bool> opens_versions_{false};
+  std::atomic<uint32_t> node_turn_{0};
   SegmentMapping mapping_;  // changed by the link's thread, and only while there are no users
 
   mutable Mutex mutex_;

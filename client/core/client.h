@@ -61,6 +61,7 @@ class Client : private LinkObserver {
   /// The reader must be destroyed before the client.
   Result<std::unique_ptr<VersionReader>> OpenReader(std::optional<VersionId> wanted,
                                                     uint64_t timeout_ms);
+  Status ListVersion(VersionReader& reader, uint64_t timeout_ms);
   Status LoadTensors(VersionReader& reader, const StateDescription& wanted, uint64_t timeout_ms);
   /// Returns a difference that the latest Restore() or LoadTensors() found; nullptr beyond the
   /// last.

@@ -109,6 +109,11 @@ Result<std::unique_ptr<VersionReader>> Client::OpenReader(std::optional<VersionI
   return VersionReader::Open(*link_, options_, wanted, After(timeout_ms));
 }
 
+Status Client::ListVersion(VersionReader& reader, uint64_t timeout_ms) {
+  const LoadInProgress load(*this);
+  return reader.List(After(timeout_ms));
+}
+
 Status Client::LoadTensors(VersionReader& reader, const StateDescription& wanted,
                            uint64_t timeout_ms) {
   const LoadInProgress load(*this);

@@ -6,11 +6,13 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <thread>
 #include <utility>
 
-#include "agent/api/version_listing.h"
 #include "base/tiers.h"
+#include "storage/format/checksum.h"
+#include "storage/format/version_index_builder.h"
 
 namespace holdfast::client {
 namespace {
@@ -35,14 +37,14 @@ WindowMapping::~WindowMapping() {
   if (!memory_.empty()) ::munmap(const_cast<std::byte*>(memory_.data()), memory_.size());
 }
 
-Result<WindowMapping> WindowMapping::Map(int fd, uint64_t bytes) {
+Result<WindowMapping> WindowMapping::Map(int fd, uint64_t bytes, int seals) {
   struct stat info {};
   if (::fstat(fd, &info) != 0) return Fail(ErrnoStatus(errno, "fstat of a reader's memory"));
-  const int seals = ::fcntl(fd, F_GET_SEALS);
-  if (static_cast<uint64_t>(info.st_size) < bytes || seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
+  const int found = ::fcntl(fd, F_GET_SEALS);
+  if (static_cast<uint64_t>(info.st_size) < bytes || found < 0 || (found & seals) != seals) {
     return Fail(
         InternalError("the agent offers memory for a reader that is too short, or that "
-                      "could shrink while it is mapped"));
+                      "could change while it is mapped"));
   }
   void* base = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd, 0);
   if (base == MAP_FAILED) {
@@ -54,6 +56,38 @@ Result<WindowMapping> WindowMapping::Map(int fd, uint64_t bytes) {
     return Fail(ErrnoStatus(errno, "madvise(MADV_DONTFORK)"));
   }
   return mapping;
+}
+
+const char* ContentTables::Kept(std::string_view name) {
+  auto kept = names_.find(name);
+  if (kept == names_.end()) kept = names_.emplace(name).first;
+  return kept->c_str();
+}
+
+const uint64_t* ContentTables::Kept(std::span<const uint64_t> numbers) {
+  if (numbers.empty()) return kNoDimensions;
+  return numbers_.emplace(numbers.begin(), numbers.end()).first->data();
+}
+
+void ContentTables::AddPiece(uint32_t rank, std::string_view name, DType dtype,
+                             std::span<const uint64_t> shape,
+                             std::span<const uint64_t> global_shape,
+                             std::span<const uint64_t> offset) {
+  pieces_.push_back({Kept(name), rank, static_cast<uint32_t>(dtype),
+                     static_cast<uint32_t>(shape.size()), 0, Kept(shape), Kept(global_shape),
+                     Kept(offset)});
+}
+
+void ContentTables::AddExtra(uint32_t rank, std::string_view name, std::string bytes) {
+  const std::string& kept = contents_.emplace_back(std::move(bytes));
+  extras_.push_back({rank, 0, {Kept(name), kept.c_str(), kept.size()}});
+}
+
+void ContentTables::Show(holdfast_reader_info* info) const {
+  info->pieces = pieces_.data();
+  info->piece_count = pieces_.size();
+  info->extras = extras_.data();
+  info->extra_count = extras_.size();
 }
 
 Result<std::unique_ptr<VersionReader>> VersionReader::Open(AgentLink& link,
@@ -93,8 +127,11 @@ void VersionReader::CloseAtAgent(const AgentLink::Use& use) {
 
 Status VersionReader::OpenAtAgent(const AgentLink::Use& use, std::optional<VersionId> wanted,
                                   MonotonicTime deadline) {
+  // An agent of an older release lists all shards.
+  const bool all_shards = !use.opens_versions();
   agent::FindRestoreMessage open;
-  open.header.type = agent::MessageType::kOpenReader;
+  open.header.type =
+      all_shards ? agent::MessageType::kOpenReader : agent::MessageType::kOpenVersion;
   if (wanted) {
     open.wanted_incarnation = wanted->incarnation.value;
     open.wanted_step = wanted->step.value;
@@ -104,97 +141,254 @@ Status VersionReader::OpenAtAgent(const AgentLink::Use& use, std::optional<Versi
   HOLDFAST_ASSIGN_OR_RETURN(const agent::ReplyMessage reply,
                             link_.Call(use, open, deadline + kAnswerSlack, &memory));
   if (reply.code != 0) return StatusOf(reply);
-  if (!memory.valid() || reply.image_bytes > agent::kListingBytesMax || !IsTierNumber(reply.tier)) {
+  // With the own shard in a slot there is no listing, and `image_bytes` is the image's length.
+  const bool in_place = !all_shards && reply.own_slot != agent::kNoSlot;
+  const uint64_t listing_bytes = in_place ? 0 : reply.image_bytes;
+  if (!memory.valid() || listing_bytes > agent::kListingBytesMax || !IsTierNumber(reply.tier) ||
+      reply.world == 0 || reply.world > kWorldMax) {
     return InternalError("the agent's answer to OpenReader is invalid");
   }
   HOLDFAST_ASSIGN_OR_RETURN(
-      mapping_, WindowMapping::Map(memory.get(), agent::kReadWindowBytes + reply.image_bytes));
+      mapping_, WindowMapping::Map(memory.get(), agent::kReadWindowBytes + listing_bytes,
+                                   F_SEAL_SHRINK));
   number_ = reply.slot;
   epoch_ = use.epoch();
-  // A reader that is opened again has the same version, and so the same listing.
-  Status status = info_.world != 0 ? Status::Ok() : TakeListing(reply);
-  if (status.ok()) status = TakeOwnSlot(use, reply);
+  own_slot_.reset();
+  // A reader that is opened again has the same version, and so the same shards.
+  Status status = own_info_.world != 0 ? Status::Ok() : TakeShards(use, reply, all_shards);
+  if (status.ok() && reply.own_slot != agent::kNoSlot) {
+    status = CheckOwnSlot(use, reply, own_->image.image_bytes);
+    if (status.ok()) own_slot_ = reply.own_slot;
+  }
   if (!status.ok()) CloseAtAgent(use);
   return status;
 }
 
-/// Uses this rank's shard in place, when it is in a slot of the segment that this process has
-/// mapped.
-Status VersionReader::TakeOwnSlot(const AgentLink::Use& use, const agent::ReplyMessage& reply) {
-  own_slot_.reset();
-  if (reply.own_slot == agent::kNoSlot) return Status::Ok();
+Status VersionReader::OpenAgain(const AgentLink::Use& use, MonotonicTime deadline) {
+  return epoch_ == use.epoch() ? Status::Ok() : OpenAtAgent(use, version(), deadline);
+}
+
+/// Checks that this rank's shard is in a slot of the segment that this process has mapped.
+Status VersionReader::CheckOwnSlot(const AgentLink::Use& use, const agent::ReplyMessage& reply,
+                                   uint64_t bytes) {
   const SegmentMapping& segment = use.segment();
-  const bool sound = reply.own_slot < segment.slots() && options_.rank < shards_.size() &&
-                     shards_[options_.rank].image.image_bytes <= segment.slot(0).size();
-  if (!sound) {
-    return InternalError("the agent offers slot " + std::to_string(reply.own_slot) +
-                         " for a reader, which is invalid");
-  }
-  own_slot_ = reply.own_slot;
-  return Status::Ok();
+  const bool sound = reply.own_slot < segment.slots() && reply.world == options_.world &&
+                     bytes >= sizeof(uint64_t) && bytes <= segment.slot(0).size();
+  if (sound) return Status::Ok();
+  return InternalError("the agent offers slot " + std::to_string(reply.own_slot) +
+                       " for a reader, which is invalid");
 }
 
-Status VersionReader::TakeListing(const agent::ReplyMessage& reply) {
+Status VersionReader::TakeShards(const AgentLink::Use& use, const agent::ReplyMessage& reply,
+                                 bool all_shards) {
   const VersionId version{Incarnation{reply.incarnation}, Step{reply.step}};
-  HOLDFAST_ASSIGN_OR_RETURN(
-      const std::vector<agent::ListedShard> listing,
-      agent::ParseListing(mapping_.memory().subspan(agent::kReadWindowBytes, reply.image_bytes)));
-  if (listing.empty() || listing.size() != reply.world) {
-    return InternalError("the agent lists " + std::to_string(listing.size()) + " shards of " +
-                         std::to_string(reply.world));
-  }
-  std::vector<PlannedShard> shards;
-  std::vector<std::string> extras;
-  for (const agent::ListedShard& listed : listing) {
-    HOLDFAST_ASSIGN_OR_RETURN(ParsedImage image, ParseImage(listed.header, listed.image_bytes));
-    const ShardKey key{options_.job, version, Rank{static_cast<uint32_t>(shards.size())}};
-    if (image.identity.key() != key || listed.rank != key.rank.value) {
-      return InternalError("the agent lists " + ToString(image.identity.key()) + " as " +
-                           ToString(key));
+  const uint32_t own = options_.rank % reply.world;
+  own_info_.version = {reply.incarnation, reply.step};
+  own_info_.tier = reply.tier;
+  Status taken;
+  if (!all_shards && reply.own_slot != agent::kNoSlot) {
+    HOLDFAST_RETURN_IF_ERROR(CheckOwnSlot(use, reply, reply.image_bytes));
+    const auto image = use.segment().slot(reply.own_slot).first(reply.image_bytes);
+    HOLDFAST_ASSIGN_OR_RETURN(const uint64_t header, HeaderBytes(image.first(8), image.size()));
+    taken = TakeOwn({own, true, image.size(), image.first(header), image.subspan(header)}, version);
+  } else {
+    HOLDFAST_ASSIGN_OR_RETURN(
+        const std::vector<agent::ListedShard> listing,
+        agent::ParseListing(mapping_.memory().subspan(agent::kReadWindowBytes, reply.image_bytes)));
+    const uint32_t expected = all_shards ? reply.world : 1;
+    if (listing.size() != expected) {
+      return InternalError("the agent lists " + std::to_string(listing.size()) + " shards of " +
+                           std::to_string(expected));
     }
-    for (const PlacedExtra& extra : image.extras) {
-      const uint64_t at = extra.begin - image.extras.front().begin;
-      if (at > listed.extras.size() || extra.bytes() > listed.extras.size() - at) {
-        return InternalError("the agent lists too little extra state of " + ToString(key));
-      }
-      extras.emplace_back(reinterpret_cast<const char*>(listed.extras.data() + at), extra.bytes());
-    }
-    shards.push_back({listed.rank, listed.near, std::move(image)});
+    taken = TakeOwn(listing[all_shards ? own : 0], version);
+    if (taken.ok() && all_shards) taken = BuildIndex(listing, version);
   }
-  // Nothing is stored before the complete listing is checked.
-  shards_ = std::move(shards);
-  extra_bytes_ = std::move(extras);
-  pieces_ = IndexPieces(shards_);
-  FillInfo(reply);
+  // Nothing counts before all of it is checked.
+  if (!taken.ok()) {
+    own_.reset();
+    index_.reset();
+    return taken;
+  }
+  own_info_.world = reply.world;
+  own_tables_.Show(&own_info_);
+  info_ = own_info_;
+  info_.piece_count = info_.extra_count = 0;
   return Status::Ok();
 }
 
-void VersionReader::FillInfo(const agent::ReplyMessage& reply) {
-  const auto numbers = [](const std::vector<uint64_t>& of) {
-    return of.empty() ? kNoDimensions : of.data();
-  };
-  size_t extra_index = 0;
-  for (const PlannedShard& shard : shards_) {
-    for (const PlacedTensor& tensor : shard.image.tensors) {
-      const TensorSpec& spec = tensor.spec;
-      // Points to the index's key, which has the same text and stays valid.
-      const std::string& name = pieces_.find(BaseTensorName(spec.name))->first;
-      piece_table_.push_back({name.c_str(), shard.rank, static_cast<uint32_t>(spec.dtype),
-                              static_cast<uint32_t>(spec.shape.size()), 0, numbers(spec.shape),
-                              numbers(spec.global_shape), numbers(spec.offset)});
-    }
-    for (const PlacedExtra& extra : shard.image.extras) {
-      const std::string& bytes = extra_bytes_[extra_index++];
-      extra_table_.push_back({shard.rank, 0, {extra.name.c_str(), bytes.c_str(), bytes.size()}});
-    }
+Status VersionReader::TakeOwn(const agent::ListedShard& listed, VersionId version) {
+  HOLDFAST_ASSIGN_OR_RETURN(ParsedImage image, ParseImage(listed.header, listed.image_bytes));
+  const ShardKey key{options_.job, version, Rank{listed.rank}};
+  if (image.identity.key() != key) {
+    return InternalError("the agent lists " + ToString(image.identity.key()) + " as " +
+                         ToString(key));
   }
-  info_.version = {reply.incarnation, reply.step};
-  info_.tier = reply.tier;
-  info_.world = reply.world;
-  info_.pieces = piece_table_.data();
-  info_.piece_count = piece_table_.size();
-  info_.extras = extra_table_.data();
-  info_.extra_count = extra_table_.size();
+  std::vector<std::string> extras;
+  for (const PlacedExtra& extra : image.extras) {
+    // `listed.extras` are the last bytes of the image.
+    const uint64_t from_end = image.image_bytes - image.data_offset - extra.begin;
+    if (from_end > listed.extras.size()) {
+      return InternalError("the agent lists too little extra state of " + ToString(key));
+    }
+    const auto bytes = listed.extras.last(from_end).first(extra.bytes());
+    extras.emplace_back(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  }
+  for (const PlacedTensor& tensor : image.tensors) {
+    const TensorSpec& spec = tensor.spec;
+    own_tables_.AddPiece(listed.rank, BaseTensorName(spec.name), spec.dtype, spec.shape,
+                         spec.global_shape, spec.offset);
+  }
+  for (size_t i = 0; i < extras.size(); ++i) {
+    own_tables_.AddExtra(listed.rank, image.extras[i].name, std::move(extras[i]));
+  }
+  own_.emplace(listed.rank, std::move(image));
+  return Status::Ok();
+}
+
+/// Makes the index from the listing of an agent of an older release.
+Status VersionReader::BuildIndex(std::span<const agent::ListedShard> listing, VersionId version) {
+  VersionIndexBuilder builder(options_.job, version, static_cast<uint32_t>(listing.size()));
+  for (const agent::ListedShard& listed : listing) {
+    HOLDFAST_ASSIGN_OR_RETURN(const ParsedImage image,
+                              ParseImage(listed.header, listed.image_bytes));
+    if (image.identity.rank.value != listed.rank) {
+      return InternalError("the agent lists " + ToString(image.identity.key()) + " as rank " +
+                           std::to_string(listed.rank));
+    }
+    HOLDFAST_RETURN_IF_ERROR(builder.Add(image, listed.extras));
+    if (listed.near) near_.push_back(listed.rank);
+  }
+  HOLDFAST_ASSIGN_OR_RETURN(const std::string bytes, builder.Finish());
+  index_bytes_.resize(bytes.size() / sizeof(uint64_t));
+  std::memcpy(index_bytes_.data(), bytes.data(), bytes.size());
+  HOLDFAST_ASSIGN_OR_RETURN(index_, VersionIndex::Open(std::as_bytes(std::span(index_bytes_))));
+  return Status::Ok();
+}
+
+/// Maps the index that the agent shares with all trainers of its node.
+Status VersionReader::ReadIndex(const AgentLink::Use& use, MonotonicTime deadline) {
+  if (index_) return Status::Ok();
+  agent::CloseReaderMessage read;
+  read.header.type = agent::MessageType::kReadIndex;
+  read.reader = number_;
+  UniqueFd memory;
+  HOLDFAST_ASSIGN_OR_RETURN(const agent::ReplyMessage reply,
+                            link_.Call(use, read, deadline, &memory));
+  if (reply.code != 0) return StatusOf(reply);
+  const uint64_t near_bytes = uint64_t{reply.world} * sizeof(uint32_t);
+  if (!memory.valid() || reply.image_bytes > kIndexBytesMax || reply.world > own_info_.world) {
+    return InternalError("the agent's answer to ReadIndex is invalid");
+  }
+  HOLDFAST_ASSIGN_OR_RETURN(
+      WindowMapping mapping,
+      WindowMapping::Map(memory.get(), reply.image_bytes + near_bytes,
+                         F_SEAL_WRITE | F_SEAL_SHRINK));
+  HOLDFAST_ASSIGN_OR_RETURN(const VersionIndex index,
+                            VersionIndex::Open(mapping.memory().first(reply.image_bytes)));
+  if (index.job() != options_.job || index.version() != version() ||
+      index.world() != own_info_.world || index.shards() != own_info_.world) {
+    return InternalError("the agent offers the index of another version");
+  }
+  near_.resize(reply.world);
+  if (near_bytes > 0) {
+    std::memcpy(near_.data(), mapping.memory().data() + reply.image_bytes, near_bytes);
+  }
+  index_memory_ = std::move(mapping);
+  index_ = index;
+  return Status::Ok();
+}
+
+Status VersionReader::List(MonotonicTime deadline) {
+  MutexLock lock(mutex_);
+  if (tables_ != nullptr) return Status::Ok();
+  HOLDFAST_RETURN_IF_ERROR(link_.AwaitConnected(deadline));
+  HOLDFAST_ASSIGN_OR_RETURN(const AgentLink::Use use, link_.Enter());
+  HOLDFAST_RETURN_IF_ERROR(OpenAgain(use, deadline));
+  HOLDFAST_RETURN_IF_ERROR(ReadIndex(use, deadline));
+  tables_ = std::make_unique<ContentTables>();
+  const Status filled = FillTables(use, deadline);
+  if (filled.ok()) {
+    tables_->Show(&info_);
+    return filled;
+  }
+  tables_.reset();
+  // A late answer may still be written into the window.
+  CloseAtAgent(use);
+  return filled;
+}
+
+const holdfast_reader_info& VersionReader::all() {
+  MutexLock lock(mutex_);
+  return info_;
+}
+
+Status VersionReader::FillTables(const AgentLink::Use& use, MonotonicTime deadline) {
+  for (uint64_t i = 0; i < index_->shards(); ++i) {
+    HOLDFAST_ASSIGN_OR_RETURN(const VersionIndex::Shard shard, index_->ShardAt(i));
+    HOLDFAST_ASSIGN_OR_RETURN(const VersionIndex::Class of, index_->ClassAt(shard.shard_class));
+    for (uint64_t t = 0; t < of.tensors; ++t) {
+      HOLDFAST_ASSIGN_OR_RETURN(const VersionIndex::Tensor tensor, index_->TensorAt(of, t));
+      HOLDFAST_ASSIGN_OR_RETURN(const VersionIndex::Name name, index_->NameAt(tensor.name));
+      HOLDFAST_ASSIGN_OR_RETURN(const auto offset, index_->OffsetOf(tensor, of, shard.position));
+      const std::string text =
+          std::string(name.text) + (name.marked ? std::to_string(shard.rank.value) : "");
+      tables_->AddPiece(shard.rank.value, text, tensor.dtype, tensor.shape, tensor.global_shape,
+                        offset);
+    }
+    HOLDFAST_RETURN_IF_ERROR(AddExtras(use, shard, deadline));
+  }
+  return Status::Ok();
+}
+
+Status VersionReader::AddExtras(const AgentLink::Use& use, const VersionIndex::Shard& shard,
+                                MonotonicTime deadline) {
+  HOLDFAST_ASSIGN_OR_RETURN(const auto extras, index_->ExtrasOf(shard));
+  for (const VersionIndex::Extra& extra : extras) {
+    std::string content(extra.content.value_or(""));
+    if (!extra.content) {
+      HOLDFAST_ASSIGN_OR_RETURN(
+          content, ReadBytes(use, shard, extra.begin, extra.begin + extra.bytes, deadline));
+    }
+    tables_->AddExtra(shard.rank.value, extra.name, std::move(content));
+  }
+  return Status::Ok();
+}
+
+Result<std::string> VersionReader::ReadBytes(const AgentLink::Use& use,
+                                             const VersionIndex::Shard& shard, uint64_t begin,
+                                             uint64_t end, MonotonicTime deadline) {
+  std::string bytes;
+  for (uint64_t at = begin; at < end;) {
+    agent::ReadRangeMessage read;
+    read.reader = number_;
+    read.rank = shard.rank.value;
+    read.offset = at / kChunkBytes * kChunkBytes;
+    const uint64_t last = (end + kChunkBytes - 1) / kChunkBytes * kChunkBytes;
+    read.bytes = std::min({agent::kReadPlaceBytes, last - read.offset,
+                           shard.image_bytes - read.offset});
+    HOLDFAST_ASSIGN_OR_RETURN(const agent::ReplyMessage reply, link_.Call(use, read, deadline));
+    if (reply.code != 0) return Fail(StatusOf(reply));
+    const uint64_t until = std::min(end, read.offset + read.bytes);
+    bytes.append(reinterpret_cast<const char*>(mapping_.memory().data()) + (at - read.offset),
+                 until - at);
+    at = until;
+  }
+  return bytes;
+}
+
+/// Plans with the own shard alone, and with the index when that does not suffice. The trainers of a
+/// node begin at the same shard, so that they read the same chunks of a tensor replica at the same
+/// time, and those of different nodes at different ones.
+Result<LoadPlan> VersionReader::Plan(const AgentLink::Use& use, const StateDescription& wanted,
+                                     MonotonicTime deadline,
+                                     std::vector<std::string>* differences) {
+  for (;;) {
+    HOLDFAST_ASSIGN_OR_RETURN(std::optional<LoadPlan> plan,
+                              PlanLoad(known(), wanted, use.node_turn() % own_info_.world,
+                                       agent::kReadPlaceBytes, differences));
+    if (plan) return *std::move(plan);
+    HOLDFAST_RETURN_IF_ERROR(ReadIndex(use, deadline));
+  }
 }
 
 Status VersionReader::Load(const StateDescription& wanted, MonotonicTime deadline,
@@ -204,23 +398,18 @@ Status VersionReader::Load(const StateDescription& wanted, MonotonicTime deadlin
     return UnsupportedError("tensor '" + wanted.specs[i].name.substr(0, 200) +
                             "' is on a device: load it into host memory, and copy it from there");
   }
-  const LoadPlan plan =
-      PlanLoad(shards_, pieces_, wanted, options_.rank, agent::kReadPlaceBytes, differences);
+  MutexLock lock(mutex_);
+  HOLDFAST_RETURN_IF_ERROR(link_.AwaitConnected(deadline));
+  HOLDFAST_ASSIGN_OR_RETURN(const AgentLink::Use use, link_.Enter());
+  HOLDFAST_RETURN_IF_ERROR(OpenAgain(use, deadline));
+  HOLDFAST_ASSIGN_OR_RETURN(const LoadPlan plan, Plan(use, wanted, deadline, differences));
   if (!differences->empty()) {
-    const VersionId version{Incarnation{info_.version.incarnation}, Step{info_.version.step}};
-    return FailedPreconditionError("version " + ToString(version) +
+    return FailedPreconditionError("version " + ToString(version()) +
                                    " does not contain the requested tensors, nothing was loaded; " +
                                    std::to_string(differences->size()) +
                                    " differences: " + JoinDefects(*differences));
   }
   if (plan.units.empty()) return Status::Ok();
-  MutexLock lock(mutex_);
-  HOLDFAST_RETURN_IF_ERROR(link_.AwaitConnected(deadline));
-  HOLDFAST_ASSIGN_OR_RETURN(const AgentLink::Use use, link_.Enter());
-  if (epoch_ != use.epoch()) {
-    const VersionId version{Incarnation{info_.version.incarnation}, Step{info_.version.step}};
-    HOLDFAST_RETURN_IF_ERROR(OpenAtAgent(use, version, deadline));
-  }
   Status status = Run(use, plan, deadline);
   // The agent may still write a late answer into the window, so the window is not used again.
   const bool gave_up =
@@ -283,8 +472,7 @@ Status VersionReader::ReadUnits(Reading& reading, uint32_t place) {
       return CancelledError("the load was cancelled; the tensors hold a mixture");
     const ReadUnit& unit = units[i];
     const std::byte* data = reading.window + place * agent::kReadPlaceBytes;
-    const uint32_t rank = shards_[unit.shard].rank;
-    if (reading.own != nullptr && rank == options_.rank) {
+    if (reading.own != nullptr && unit.rank == options_.rank) {
       if (!reading.use.alive()) {
         return UnavailableError("the connection to the agent was lost during the load");
       }
@@ -292,7 +480,7 @@ Status VersionReader::ReadUnits(Reading& reading, uint32_t place) {
     } else {
       agent::ReadRangeMessage read;
       read.reader = reading.reader;
-      read.rank = rank;
+      read.rank = unit.rank;
       read.offset = unit.offset;
       read.bytes = unit.bytes;
       read.place = place;

@@ -13,6 +13,7 @@ using holdfast::client::Guarded;
 
 struct holdfast_reader {
   Client* client = nullptr;
+  uint32_t timeout_ms = 0;  // of the open
   std::unique_ptr<holdfast::client::VersionReader> core;
 };
 
@@ -30,14 +31,34 @@ holdfast_code holdfast_reader_open(holdfast_client* client, const holdfast_versi
     HOLDFAST_ASSIGN_OR_RETURN(const auto version, holdfast::client::WantedVersion(wanted));
     auto holder = std::make_unique<holdfast_reader>();
     holder->client = client->core.get();
+    holder->timeout_ms = timeout_ms;
     HOLDFAST_ASSIGN_OR_RETURN(holder->core, client->core->OpenReader(version, timeout_ms));
     *reader = holder.release();
     return Status::Ok();
   });
 }
 
+const holdfast_reader_info* holdfast_reader_own(const holdfast_reader* reader) {
+  return reader == nullptr ? nullptr : &reader->core->own();
+}
+
+holdfast_code holdfast_reader_list(holdfast_reader* reader, uint32_t timeout_ms,
+                                   holdfast_error* error) {
+  return Guarded(error, [&]() -> Status {
+    if (reader == nullptr) return holdfast::InvalidArgumentError("reader is NULL");
+    HOLDFAST_RETURN_IF_ERROR(reader->client->CheckProcess());
+    return reader->client->ListVersion(*reader->core, timeout_ms);
+  });
+}
+
 const holdfast_reader_info* holdfast_reader_get(const holdfast_reader* reader) {
-  return reader == nullptr ? nullptr : &reader->core->info();
+  if (reader == nullptr) return nullptr;
+  // Programs of earlier releases do not call holdfast_reader_list. An error shows as empty tables.
+  static_cast<void>(Guarded(nullptr, [&]() -> Status {
+    HOLDFAST_RETURN_IF_ERROR(reader->client->CheckProcess());
+    return reader->client->ListVersion(*reader->core, reader->timeout_ms);
+  }));
+  return &reader->core->all();
 }
 
 holdfast_code holdfast_reader_load(holdfast_reader* reader, const holdfast_tensor* tensors,

@@ -89,6 +89,45 @@ def resume_training(kind, job):
     return began, _bytes(state)
 
 
+def _sharded(seed):
+    """A sharded model without buffers: each rank saves all that it holds."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    torch.manual_seed(seed)
+    model = fully_shard(nn.Sequential(nn.Linear(48, 96), nn.Linear(96, 48)),
+                        mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+    return {"model": model, "optim": torch.optim.AdamW(model.parameters(), lr=0.01)}
+
+
+def _whole(state):
+    """The values of all ranks: the parameters and their moments, by name."""
+    model, optim = state["model"], state["optim"]
+    found = {name: p.full_tensor().detach() for name, p in model.named_parameters()}
+    for name, p in model.named_parameters():
+        found |= {f"{name}.{key}": getattr(v, "full_tensor", lambda v=v: v)().clone()
+                  for key, v in optim.state[p].items()}
+    return found
+
+
+def save_sharded(job):
+    state = _sharded(1)
+    for step in range(2):
+        state["optim"].zero_grad()
+        state["model"](torch.ones(4, 48) * (step + 1)).square().mean().backward()
+        state["optim"].step()
+    with hf.Checkpointer(job, state) as ckpt:
+        ckpt.save(0, wait_for_slot=60)
+        ckpt.wait(0, timeout=60)
+    return _whole(state)
+
+
+def restore_sharded(job):
+    state = _sharded(2)
+    with hf.Checkpointer(job, state) as ckpt:
+        assert ckpt.restore() == 1
+    return _whole(state)
+
+
 def tensors_of(step):
     generator = torch.Generator().manual_seed(step)
     return {"w": torch.rand(1 << 22, generator=generator), "step": step}

@@ -25,6 +25,23 @@ def test_a_killed_and_restored_training_equals_an_uninterrupted_one(cluster, job
         assert_same(found, reference)
 
 
+def test_a_rank_reads_the_index_only_in_another_world(cluster, job):
+    log = cluster.root / "n0/agent.log"
+
+    def indexes():
+        return sum("IndexMade" in line and f"job={job} " in line
+                   for line in log.read_text().splitlines())
+
+    saved = run(3, layouts.save_sharded, job)
+    for found in run(3, layouts.restore_sharded, job):
+        assert_same(found, saved[0])
+    assert indexes() == 0
+    for found in run(2, layouts.restore_sharded, job):
+        assert_same(found, saved[0])
+    # The two ranks of the node share one.
+    assert indexes() == 1
+
+
 @pytest.mark.parametrize("moment", [0.0, 0.01, 0.1])
 def test_a_killed_asynchronous_save_leaves_no_torn_version(cluster, job, moment):
     run(1, layouts.save_asynchronously_and_die, job, moment, expect=KILLED)

@@ -503,8 +503,9 @@ typedef struct holdfast_reader_info {
 
 /* Opens version `wanted`, or with NULL the newest version that the whole job can restore, of any
  * world size. The coordinator decides once for all ranks of a start, together with
- * holdfast_restore, so that all ranks get the same version. Opening moves no data: a load reads
- * what it needs. `*reader` is NULL on error. Close a reader before its client.
+ * holdfast_restore, so that all ranks get the same version. Opening reads the header of this rank's
+ * own shard and moves no tensors: a load reads what it needs. `*reader` is NULL on error. Close a
+ * reader before its client.
  *   NotFound: the job has no version to restore: a fresh start. With `wanted`, NotFound: there is
  *   no such committed version. Unavailable, DeadlineExceeded: the version could not be determined;
  *   this is not a fresh start. */
@@ -512,7 +513,19 @@ HOLDFAST_API holdfast_code holdfast_reader_open(holdfast_client* client,
                                                 const holdfast_version* wanted, uint32_t timeout_ms,
                                                 holdfast_reader** reader, holdfast_error* error);
 
-/* Returns what the version contains; valid until the reader is closed. NULL for NULL. */
+/* Returns what this rank's own shard contains, and the version, tier and world. In a world of
+ * another size: the shard of rank (own rank modulo world). Never blocks. Valid until the reader is
+ * closed. NULL for NULL. */
+HOLDFAST_API const holdfast_reader_info* holdfast_reader_own(const holdfast_reader* reader);
+
+/* Reads what the shards of all ranks contain, unless an earlier call has. The time and the memory
+ * for this grow with the world times the number of tensors. A load does not need it. */
+HOLDFAST_API holdfast_code holdfast_reader_list(holdfast_reader* reader, uint32_t timeout_ms,
+                                                holdfast_error* error);
+
+/* Returns what the shards of all ranks contain; valid until the reader is closed. NULL for NULL.
+ * The first call does what holdfast_reader_list does, for at most the time-out of the open. If that
+ * fails, `piece_count` and `extra_count` are 0; call holdfast_reader_list for the reason. */
 HOLDFAST_API const holdfast_reader_info* holdfast_reader_get(const holdfast_reader* reader);
 
 /* Fills `tensors` from all pieces that overlap them. Each tensor is a box of a global tensor, given

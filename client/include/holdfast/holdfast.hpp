@@ -371,16 +371,27 @@ class VersionReader {
  public:
   using Milliseconds = std::chrono::milliseconds;
 
-  Version version() const { return {info().version.incarnation, info().version.step}; }
-  Tier tier() const { return static_cast<Tier>(info().tier); }
+  Version version() const { return {own().version.incarnation, own().version.step}; }
+  Tier tier() const { return static_cast<Tier>(own().tier); }
   /// Returns the number of ranks that saved the version.
-  uint32_t world() const { return info().world; }
+  uint32_t world() const { return own().world; }
 
-  std::vector<Piece> Pieces() const {
+  /// See holdfast_reader_list.
+  Status List(Milliseconds timeout = Milliseconds(120'000)) {
+    holdfast_error error;
+    return Status::From(
+        holdfast_reader_list(reader_.get(), detail::ToMilliseconds(timeout), &error), error);
+  }
+  /// Returns the tensors of all shards; lists them first, as holdfast_reader_get does.
+  std::vector<Piece> Pieces() const { return PiecesOf(info()); }
+  /// Returns the tensors of this rank's own shard; see holdfast_reader_own.
+  std::vector<Piece> OwnPieces() const { return PiecesOf(own()); }
+
+  static std::vector<Piece> PiecesOf(const holdfast_reader_info& info) {
     std::vector<Piece> pieces;
-    pieces.reserve(info().piece_count);
-    for (size_t i = 0; i < info().piece_count; ++i) {
-      const holdfast_piece& raw = info().pieces[i];
+    pieces.reserve(info.piece_count);
+    for (size_t i = 0; i < info.piece_count; ++i) {
+      const holdfast_piece& raw = info.pieces[i];
       const auto numbers = [&raw](const uint64_t* from) {
         return Shape(from, from + raw.dimensions);
       };
@@ -392,8 +403,9 @@ class VersionReader {
 
   /// Returns the extra state that `rank` of the saving world saved under `name`, if any.
   std::optional<std::string_view> extra(uint32_t rank, std::string_view name) const {
-    for (size_t i = 0; i < info().extra_count; ++i) {
-      const holdfast_rank_extra& of = info().extras[i];
+    const holdfast_reader_info& all = info();
+    for (size_t i = 0; i < all.extra_count; ++i) {
+      const holdfast_rank_extra& of = all.extras[i];
       if (of.rank != rank || name != of.extra.name) continue;
       return std::string_view(static_cast<const char*>(of.extra.data), of.extra.bytes);
     }
@@ -411,6 +423,7 @@ class VersionReader {
   }
 
   const holdfast_reader_info& info() const { return *holdfast_reader_get(reader_.get()); }
+  const holdfast_reader_info& own() const { return *holdfast_reader_own(reader_.get()); }
 
  private:
   friend class Client;

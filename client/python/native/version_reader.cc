@@ -42,15 +42,30 @@ class VersionReader {
   VersionReader(const VersionReader&) = delete;
   VersionReader& operator=(const VersionReader&) = delete;
 
-  const holdfast_reader_info& info() const {
+  /// The version, and what this rank's own shard contains.
+  const holdfast_reader_info& own() const {
     if (reader_ == nullptr) Raise(HOLDFAST_FAILED_PRECONDITION, "the version reader is closed");
+    return *holdfast_reader_own(reader_);
+  }
+
+  /// What the shards of all ranks contain.
+  const holdfast_reader_info& all(uint32_t timeout_ms) const {
+    own();
+    holdfast_error error{};
+    holdfast_code code;
+    {
+      nb::gil_scoped_release unlocked;
+      const Interruptible interruptible;
+      code = holdfast_reader_list(reader_, timeout_ms, &error);
+    }
+    Check(code, error);
     return *holdfast_reader_get(reader_);
   }
 
-  nb::list Pieces() const {
+  static nb::list Pieces(const holdfast_reader_info& info) {
     nb::list pieces;
-    for (size_t i = 0; i < info().piece_count; ++i) {
-      const holdfast_piece& piece = info().pieces[i];
+    for (size_t i = 0; i < info.piece_count; ++i) {
+      const holdfast_piece& piece = info.pieces[i];
       pieces.append(nb::make_tuple(
           piece.name, piece.rank, piece.dtype, Numbers(piece.shape, piece.dimensions),
           Numbers(piece.global_shape, piece.dimensions), Numbers(piece.offset, piece.dimensions)));
@@ -58,10 +73,10 @@ class VersionReader {
     return pieces;
   }
 
-  nb::list Extras() const {
+  static nb::list Extras(const holdfast_reader_info& info) {
     nb::list extras;
-    for (size_t i = 0; i < info().extra_count; ++i) {
-      const holdfast_rank_extra& extra = info().extras[i];
+    for (size_t i = 0; i < info.extra_count; ++i) {
+      const holdfast_rank_extra& extra = info.extras[i];
       extras.append(
           nb::make_tuple(extra.rank, extra.extra.name,
                          nb::bytes(static_cast<const char*>(extra.extra.data), extra.extra.bytes)));
@@ -70,7 +85,7 @@ class VersionReader {
   }
 
   void Load(const nb::sequence& tensors, uint32_t timeout_ms) {
-    info();
+    own();
     TensorList list(tensors);
     holdfast_error error{};
     holdfast_code code;
@@ -104,13 +119,27 @@ void BindReader(nb::module_& module) {
            "client"_a, "wanted"_a.none(), "timeout_ms"_a)
       .def_prop_ro("version",
                    [](const VersionReader& reader) {
-                     const holdfast_version& version = reader.info().version;
+                     const holdfast_version& version = reader.own().version;
                      return std::pair(version.incarnation, version.step);
                    })
-      .def_prop_ro("tier", [](const VersionReader& reader) { return reader.info().tier; })
-      .def_prop_ro("world", [](const VersionReader& reader) { return reader.info().world; })
-      .def("pieces", &VersionReader::Pieces)
-      .def("extras", &VersionReader::Extras)
+      .def_prop_ro("tier", [](const VersionReader& reader) { return reader.own().tier; })
+      .def_prop_ro("world", [](const VersionReader& reader) { return reader.own().world; })
+      .def("own_pieces",
+           [](const VersionReader& reader) { return VersionReader::Pieces(reader.own()); })
+      .def("own_extras",
+           [](const VersionReader& reader) { return VersionReader::Extras(reader.own()); })
+      .def(
+          "pieces",
+          [](const VersionReader& reader, uint32_t timeout_ms) {
+            return VersionReader::Pieces(reader.all(timeout_ms));
+          },
+          "timeout_ms"_a)
+      .def(
+          "extras",
+          [](const VersionReader& reader, uint32_t timeout_ms) {
+            return VersionReader::Extras(reader.all(timeout_ms));
+          },
+          "timeout_ms"_a)
       .def("load", &VersionReader::Load, "tensors"_a, "timeout_ms"_a)
       .def("close", &VersionReader::Close);
 }

@@ -26,6 +26,7 @@ class FakeSource final : public ChunkSource {
       : cost_(cost), where_(std::move(where)), seal(sealed), image_(image), calls_(calls) {}
 
   SourceCost cost() const override { return cost_; }
+  uint32_t load() const override { return reads; }
   std::string where() const override { return where_; }
   std::optional<Tier> local_tier() const override { return tier; }
   Result<ShardSeal> ReadSeal() override {
@@ -61,6 +62,7 @@ class FakeSource final : public ChunkSource {
   std::set<uint64_t> bad;
   Status error;
   int read = 0;
+  uint32_t reads = 0;  // in progress
 
  private:
   const std::vector<std::byte>& image_;
@@ -120,6 +122,15 @@ TEST_F(SelectorTest, TheCheapestSourceIsReadAlone) {
   EXPECT_EQ(bytes_, image_);
   EXPECT_THAT(calls_, ElementsAre("seal memory", "read memory"));
   EXPECT_FALSE(selector.any_failed());
+}
+
+TEST_F(SelectorTest, OfEquallyCheapSourcesTheLeastLoadedIsRead) {
+  Add(SourceCost::kPeerMemory, "busy").reads = 2;
+  Add(SourceCost::kPeerMemory, "idle").reads = 1;
+  Add(SourceCost::kPeerDisk, "disk");
+  SourceSelector selector = Selector(seal_.digest());
+  EXPECT_EQ(selector.Read(seal_, chunks_), Status::Ok());
+  EXPECT_THAT(calls_, ElementsAre("read idle"));
 }
 
 TEST_F(SelectorTest, EachChunkIsReadFromTheCheapestSourceThatHasItIntact) {

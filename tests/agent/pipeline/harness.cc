@@ -209,6 +209,7 @@ void FakeCoordinator::FindPlaces(const std::string& job, VersionId version,
   VersionPlaces places;
   {
     MutexLock lock(mutex_);
+    ++place_requests_;
     for (const auto& [place, report] : replicas_) {
       const ShardIdentity& identity = report.identity;
       if (identity.job != job || identity.version != version) continue;
@@ -219,6 +220,11 @@ void FakeCoordinator::FindPlaces(const std::string& job, VersionId version,
     }
   }
   done(places);
+}
+
+uint64_t FakeCoordinator::place_requests() {
+  MutexLock lock(mutex_);
+  return place_requests_;
 }
 
 void FakeCoordinator::SetReachable(bool reachable) {
@@ -504,14 +510,25 @@ Result<uint32_t> TestTrainer::Save(uint64_t step, uint64_t tensor_bytes, int wai
   return reply.slot;
 }
 
-Result<ReplyMessage> TestTrainer::OpenReader(UniqueFd* memory) {
+Result<ReplyMessage> TestTrainer::OpenReader(UniqueFd* memory, MessageType type) {
   FindRestoreMessage message;
-  message.header.type = MessageType::kOpenReader;
+  message.header.type = type;
   message.header.ticket = next_ticket_++;
   message.timeout_ms = 10'000;
   HOLDFAST_RETURN_IF_ERROR(SendRaw(message));
   auto reply = AwaitReply(message.header.ticket);
   *memory = std::move(last_fd_);
+  return reply;
+}
+
+Result<ReplyMessage> TestTrainer::ReadIndex(uint32_t reader, UniqueFd* index) {
+  CloseReaderMessage message;
+  message.header.type = MessageType::kReadIndex;
+  message.header.ticket = next_ticket_++;
+  message.reader = reader;
+  HOLDFAST_RETURN_IF_ERROR(SendRaw(message));
+  auto reply = AwaitReply(message.header.ticket);
+  *index = std::move(last_fd_);
   return reply;
 }
 

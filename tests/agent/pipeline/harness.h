@@ -53,6 +53,8 @@ class FakeCoordinator : public CoordinatorLink {
   /// Returns the reported replicas, with the nodes' names as addresses.
   void FindPlaces(const std::string& job, VersionId version,
                   std::function<void(Result<VersionPlaces>)> done) override;
+  /// Returns how often the places of a version were requested.
+  uint64_t place_requests();
 
   /// While not reachable, calls fail with Unavailable and directives are not sent.
   void SetReachable(bool reachable);
@@ -87,6 +89,7 @@ class FakeCoordinator : public CoordinatorLink {
   Mutex mutex_;
   DirectiveHandler* handler_ HOLDFAST_GUARDED_BY(mutex_) = nullptr;
   bool reachable_ HOLDFAST_GUARDED_BY(mutex_) = true;
+  uint64_t place_requests_ HOLDFAST_GUARDED_BY(mutex_) = 0;
   bool commits_ HOLDFAST_GUARDED_BY(mutex_) = true;
   std::map<std::string, JobState> jobs_ HOLDFAST_GUARDED_BY(mutex_);
   std::map<std::string, std::string> run_ids_ HOLDFAST_GUARDED_BY(mutex_);
@@ -156,7 +159,8 @@ class TestTrainer {
   Result<uint32_t> Save(uint64_t step, uint64_t tensor_bytes, int wait_ms = 10'000);
   Result<ReplyMessage> FindRestore(VersionId wanted = {}, uint64_t timeout_ms = 10'000);
   /// `memory` gets the memory of the version reader if the reply is OK.
-  Result<ReplyMessage> OpenReader(UniqueFd* memory);
+  Result<ReplyMessage> OpenReader(UniqueFd* memory, MessageType type = MessageType::kOpenReader);
+  Result<ReplyMessage> ReadIndex(uint32_t reader, UniqueFd* index);
   Result<ReplyMessage> ReadRange(const ReadRangeMessage& message);
 
   /// Waits for a notice. Other notices are kept for later calls.

@@ -2,9 +2,11 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "agent/api/version_listing.h"
 #include "storage/format/image.h"
+#include "storage/format/version_index.h"
 #include "tests/agent/pipeline/harness.h"
 
 // Version readers of a later start's trainers, and the retained segments that they read.
@@ -199,6 +201,71 @@ TEST_F(VersionReaderTest, TheOwnShardIsVerifiedWhenAReaderIsOpened) {
   ASSERT_LT(opened.own_slot, trainer->welcome().slots);
   const auto image = MakeImage(Shard(1), kTensorBytes);
   EXPECT_TRUE(std::equal(image.begin(), image.end(), trainer->slot(opened.own_slot).begin()));
+}
+
+/// A rank whose shard is in its memory needs no header of another rank, and no places either.
+TEST_F(VersionReaderTest, ARankInTheSameWorldReadsOnlyItsOwnHeader) {
+  ASSERT_NO_FATAL_FAILURE(TrainAndLeave(1));
+  auto trainer = NextRun({.run_id = "run-2"});
+  EXPECT_EQ(trainer->welcome().features & kOpensVersions, kOpensVersions);
+  UniqueFd fd;
+  const auto opened = trainer->OpenReader(&fd, MessageType::kOpenVersion);
+  ASSERT_TRUE(opened) << opened.error().ToString();
+  ASSERT_EQ(opened->code, 0U) << GetText(opened->text);
+  EXPECT_EQ(opened->world, 1U);
+  ASSERT_LT(opened->own_slot, trainer->welcome().slots);
+  const auto image = MakeImage(Shard(1), kTensorBytes);
+  EXPECT_EQ(opened->image_bytes, image.size());
+  EXPECT_TRUE(std::equal(image.begin(), image.end(), trainer->slot(opened->own_slot).begin()));
+  EXPECT_EQ(node_.coordinator.place_requests(), 0U);
+}
+
+/// Rank 1 of 2 begins with the shard of rank 1 mod 1, and the index has all shards.
+TEST_F(VersionReaderTest, AnotherWorldListsOneShardAndMapsTheIndex) {
+  ASSERT_NO_FATAL_FAILURE(TrainAndLeave(2));
+  auto trainer = NextRun({.run_id = "run-2", .rank = 1, .world = 2});
+  UniqueFd fd;
+  const auto opened = trainer->OpenReader(&fd, MessageType::kOpenVersion);
+  ASSERT_TRUE(opened) << opened.error().ToString();
+  ASSERT_EQ(opened->code, 0U) << GetText(opened->text);
+  EXPECT_EQ(opened->own_slot, kNoSlot);
+  const Mapped memory(std::move(fd));
+  const auto listing = ParseListing(memory.listing(opened->image_bytes));
+  ASSERT_TRUE(listing.has_value()) << listing.error().ToString();
+  ASSERT_EQ(listing->size(), 1U);
+  const auto image = ParseImage(listing->at(0).header, listing->at(0).image_bytes);
+  ASSERT_TRUE(image.has_value()) << image.error().ToString();
+
+  UniqueFd index_fd;
+  const auto answer = trainer->ReadIndex(opened->slot, &index_fd);
+  ASSERT_TRUE(answer) << answer.error().ToString();
+  ASSERT_EQ(answer->code, 0U) << GetText(answer->text);
+  // No process can change the memory that all trainers map.
+  EXPECT_LT(::pwrite(index_fd.get(), "x", 1, 0), 0);
+  EXPECT_EQ(::ftruncate(index_fd.get(), 0), -1);
+  std::vector<uint64_t> bytes(answer->image_bytes / 8);
+  ASSERT_EQ(::pread(index_fd.get(), bytes.data(), answer->image_bytes, 0),
+            static_cast<ssize_t>(answer->image_bytes));
+  const auto index = VersionIndex::Open(std::as_bytes(std::span(bytes)));
+  ASSERT_TRUE(index.has_value()) << index.error().ToString();
+  EXPECT_TRUE(index->Verify().ok());
+  EXPECT_EQ(index->version(), Shard(2).version);
+  EXPECT_EQ(index->world(), 1U);
+  const auto shard = index->ShardOf(Rank{0});
+  ASSERT_TRUE(shard.has_value()) << shard.error().ToString();
+  EXPECT_EQ(shard->image_bytes, image->image_bytes);
+  for (const PlacedTensor& tensor : image->tensors) {
+    EXPECT_EQ(index->Find(tensor.spec.name)->uses.size(), 1U) << tensor.spec.name;
+  }
+  // After the index: the ranks whose shards are here.
+  ASSERT_EQ(answer->world, 1U);
+  uint32_t near = 7;
+  ASSERT_EQ(::pread(index_fd.get(), &near, sizeof near, static_cast<off_t>(answer->image_bytes)),
+            static_cast<ssize_t>(sizeof near));
+  EXPECT_EQ(near, 0U);
+  const auto missing = trainer->ReadIndex(opened->slot + 1, &index_fd);
+  ASSERT_TRUE(missing);
+  EXPECT_EQ(missing->code, static_cast<uint32_t>(ErrorCode::kNotFound));
 }
 
 TEST_F(VersionReaderTest, BadRequestsAreRefusedAndHarmNothing) {

@@ -4,10 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <optional>
 #include <set>
 
 #include "base/random.h"
 #include "storage/format/checksum.h"
+#include "storage/format/version_index_builder.h"
 
 // The tests execute the read plans of boxes and compare the tensors element by element.
 
@@ -47,10 +49,10 @@ std::vector<uint32_t> ValuesOf(const TensorSpec& spec) {
 /// Shards with their images, as bytes.
 class Version {
  public:
-  void AddShard(std::vector<TensorSpec> tensors, bool near = false) {
+  void AddShard(std::vector<TensorSpec> tensors) {
     auto layout = ImageLayout::Plan(std::move(tensors));
     ASSERT_TRUE(layout.has_value()) << layout.error().ToString();
-    const auto rank = static_cast<uint32_t>(shards.size());
+    const auto rank = static_cast<uint32_t>(images.size());
     const ShardIdentity identity{"job", {Incarnation{1}, Step{1}}, Rank{rank}, 64};
     std::string image = layout->RenderHeader(identity, {}).value();
     for (const PlacedTensor& placed : layout->tensors()) {
@@ -59,12 +61,27 @@ class Version {
     }
     auto parsed = ParseImage(std::as_bytes(std::span(image)), image.size());
     ASSERT_TRUE(parsed.has_value()) << parsed.error().ToString();
-    shards.push_back({rank, near, *std::move(parsed)});
+    const Status added = builder.Add(*parsed, {});
+    ASSERT_TRUE(added.ok()) << added.ToString();
+    if (rank == own_rank) own.emplace(rank, *std::move(parsed));
     images.push_back(std::move(image));
   }
+  /// Makes the index of the shards that were added.
+  KnownShards known() {
+    const std::string bytes = builder.Finish().value();
+    memory.resize(bytes.size() / 8);
+    std::memcpy(memory.data(), bytes.data(), bytes.size());
+    index.emplace(VersionIndex::Open(std::as_bytes(std::span(memory))).value());
+    return {own ? &*own : nullptr, &*index, near};
+  }
 
-  std::vector<PlannedShard> shards;
+  std::optional<uint32_t> own_rank;  // that the reader knows without the index
+  std::optional<PlannedShard> own;
+  std::vector<uint32_t> near;
   std::vector<std::string> images;
+  VersionIndexBuilder builder{"job", {Incarnation{1}, Step{1}}, 64};
+  std::vector<uint64_t> memory;
+  std::optional<VersionIndex> index;
 };
 
 TensorSpec Slice(const std::string& name, std::vector<uint64_t> global,
@@ -86,15 +103,18 @@ struct Wanted {
 };
 
 /// Plans and loads; returns the units.
-std::vector<ReadUnit> Load(const Version& version, Wanted& wanted, uint32_t reader = 0) {
+std::vector<ReadUnit> Load(Version& version, Wanted& wanted, uint32_t reader = 0) {
   std::vector<std::string> differences;
-  const LoadPlan plan = PlanLoad(version.shards, IndexPieces(version.shards), wanted.state, reader,
-                                 kUnitBytes, &differences);
+  const auto planned =
+      PlanLoad(version.known(), wanted.state, reader, kUnitBytes, &differences);
+  EXPECT_TRUE(planned && *planned) << (planned ? "no plan" : planned.error().ToString());
   EXPECT_THAT(differences, IsEmpty());
+  if (!planned || !*planned) return {};
+  const LoadPlan& plan = **planned;
   // Units may be executed in any order, so the reverse order is tested.
   for (size_t i = plan.units.size(); i-- > 0;) {
     const ReadUnit& unit = plan.units[i];
-    const std::string& image = version.images[unit.shard];
+    const std::string& image = version.images[unit.rank];
     EXPECT_EQ(unit.offset % kChunkBytes, 0U);
     EXPECT_LE(unit.bytes, kUnitBytes);
     EXPECT_LE(unit.offset + unit.bytes, image.size());
@@ -189,15 +209,43 @@ TEST(ReadPlanTest, NearReplicasAreReadFirstOthersByReader) {
     Wanted wanted({Slice("w", shape, {0}, shape)});
     const auto units = Load(version, wanted, reader);
     ASSERT_THAT(units, SizeIs(1));
-    used.insert(units[0].shard);
+    used.insert(units[0].rank);
     ExpectRight(wanted);
   }
   EXPECT_THAT(used, SizeIs(4));
-  version.shards[2].near = true;
+  version.near = {2};
   for (uint32_t reader = 0; reader < 9; ++reader) {
     Wanted wanted({Slice("w", shape, {0}, shape)});
-    EXPECT_EQ(Load(version, wanted, reader).at(0).shard, 2U);
+    EXPECT_EQ(Load(version, wanted, reader).at(0).rank, 2U);
   }
+}
+
+TEST(ReadPlanTest, TheOwnShardAloneSufficesWhenItCoversTheTensors) {
+  Version version;
+  version.own_rank = 1;
+  const std::vector<uint64_t> global = {8, 1000};
+  for (uint64_t rank = 0; rank < 2; ++rank) {
+    ASSERT_NO_FATAL_FAILURE(version.AddShard({Slice("w", global, {rank * 4, 0}, {4, 1000})}));
+  }
+  const KnownShards only_own = {&*version.own, nullptr, {}};
+  std::vector<std::string> differences;
+  const Wanted same({Slice("w", global, {4, 0}, {4, 1000}), Slice("w", global, {5, 3}, {2, 7})});
+  const auto plan = PlanLoad(only_own, same.state, 1, kUnitBytes, &differences);
+  ASSERT_TRUE(plan && *plan);
+  EXPECT_THAT(differences, IsEmpty());
+  for (const ReadUnit& unit : (*plan)->units) EXPECT_EQ(unit.rank, 1U);
+  // Another slice, and a name that the own shard lacks, need the index.
+  for (const TensorSpec& spec :
+       {Slice("w", global, {3, 0}, {2, 1000}), Slice("v", global, {0, 0}, {1, 1})}) {
+    const Wanted more({spec});
+    const auto none = PlanLoad(only_own, more.state, 1, kUnitBytes, &differences);
+    ASSERT_TRUE(none.has_value());
+    EXPECT_FALSE(none->has_value());
+    EXPECT_THAT(differences, IsEmpty());
+  }
+  Wanted both({Slice("w", global, {3, 0}, {2, 1000})});
+  Load(version, both, 1);
+  ExpectRight(both);
 }
 
 TEST(ReadPlanTest, UnitsOfAllShardsTakeTurns) {
@@ -208,7 +256,7 @@ TEST(ReadPlanTest, UnitsOfAllShardsTakeTurns) {
   }
   Wanted wanted({Slice("w", global, {0, 0}, global)});
   std::vector<uint32_t> order;
-  for (const ReadUnit& unit : Load(version, wanted, /*reader=*/1)) order.push_back(unit.shard);
+  for (const ReadUnit& unit : Load(version, wanted, /*reader=*/1)) order.push_back(unit.rank);
   EXPECT_THAT(order, ElementsAre(1, 2, 0, 1, 2, 0, 1, 2, 0));
   ExpectRight(wanted);
 }
@@ -234,7 +282,8 @@ TEST(ReadPlanTest, EveryDifferenceIsNamed) {
   wanted.state.specs.back().dtype = DType::kF32;
   wanted.state.memory.push_back({});
   std::vector<std::string> differences;
-  PlanLoad(version.shards, IndexPieces(version.shards), wanted.state, 0, kUnitBytes, &differences);
+  const auto plan = PlanLoad(version.known(), wanted.state, 0, kUnitBytes, &differences);
+  ASSERT_TRUE(plan && *plan);
   EXPECT_THAT(
       differences,
       ElementsAre("tensor 'a' is not covered: no rank saved [3:5, 1:3] of its global shape [8, 4]",

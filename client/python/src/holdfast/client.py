@@ -99,14 +99,23 @@ class VersionReader:
         """The number of ranks that saved the version."""
         return self._native.world
 
-    def pieces(self) -> list[Piece]:
-        """The tensors of all shards."""
-        return [Piece(*piece) for piece in self._native.pieces()]
+    def own_pieces(self) -> list[Piece]:
+        """The tensors of this rank's own shard. In a world of another size: those of the shard of
+        rank (own rank modulo world)."""
+        return [Piece(*piece) for piece in self._native.own_pieces()]
 
-    def extras(self) -> dict[int, dict[str, bytes]]:
-        """The extras: rank → name → bytes."""
+    def own_extras(self) -> dict[str, bytes]:
+        """The extras of the shard of `own_pieces`."""
+        return {name: data for _, name, data in self._native.own_extras()}
+
+    def pieces(self, timeout: float = 120.0) -> list[Piece]:
+        """The tensors of all shards. The time for this grows with the number of ranks that saved."""
+        return [Piece(*piece) for piece in self._native.pieces(_ms(timeout))]
+
+    def extras(self, timeout: float = 120.0) -> dict[int, dict[str, bytes]]:
+        """The extras of all shards: rank → name → bytes. Costs as much as `pieces`."""
         result: dict[int, dict[str, bytes]] = {}
-        for rank, name, data in self._native.extras():
+        for rank, name, data in self._native.extras(_ms(timeout)):
             result.setdefault(rank, {})[name] = data
         return result
 

@@ -67,6 +67,11 @@ class Box:
         return next((d for d, extent in enumerate(self.shape) if extent > 1), None)
 
     @property
+    def all_rows(self) -> tuple[int, int]:
+        d = self.cut_dimension
+        return 0, 1 if d is None else self.shape[d]
+
+    @property
     def row_bytes(self) -> int:
         d = self.cut_dimension
         return self.bytes if d is None else self.bytes // self.shape[d]
@@ -256,8 +261,7 @@ def divide(boxes: Iterable[tuple[str, Box]], holders: tuple[int, ...]) -> dict[s
     for name, box in sorted(boxes, key=lambda e: (cut(e[1]), -e[1].row_bytes, e[0])):
         if box.holders != holders:
             raise InvalidArgumentError(f"'{name}' is held by ranks {box.holders}, not by {holders}")
-        d = box.cut_dimension
-        all_rows = (0, 1 if d is None else box.shape[d])
+        all_rows = box.all_rows
         if cut(box):
             parts = _cut(box, loads)
         elif box.cuttable and box.bytes <= EACH_BYTES_MAX:

@@ -167,6 +167,7 @@ class Checkpointer:
             "own": [name for name, stored in snapshot.stored.items()
                     if self._plan.disagreed(stored)],
             "held": snapshot.held_without_rows(self._plan),
+            "complete": snapshot.saves_all(self._plan),
             "parts": {part.name: part.layout() for part in self._parts}})
         self._extra_bytes = max(self._extra_bytes, 2 * len(self._layout) + _EXTRA_BYTES_MIN)
         options: dict[str, Any] = {}
@@ -501,8 +502,19 @@ class Checkpointer:
             random_state.restore(values.decode(saved.state["random"], "random"))
 
     def _fill(self, reader: VersionReader, strict: bool, dry_run: bool, deadline: float) -> None:
+        # In the same world a shard usually has all that its rank held. What all ranks saved takes the
+        # longer to read the more ranks there are.
+        if reader.world == self.world:
+            own = Saved(reader, self.rank, self.world, own_only=True)
+            if own.complete and self._fill_from(own, strict, dry_run, deadline, only_if_same=True):
+                return
+        self._fill_from(Saved(reader, self.rank, self.world), strict, dry_run, deadline)
+
+    def _fill_from(self, saved: Saved, strict: bool, dry_run: bool, deadline: float,
+                   only_if_same: bool = False) -> bool:
+        """Fills the state. Returns False if `only_if_same` and there are differences; nothing has
+        changed then."""
         # Rank-local values are restored on the rank with the same number.
-        saved = Saved(reader, self.rank, self.world)
         tensors, state = saved.tensors(), saved.state
         undo: list[Callable[[], None] | None] = []
         try:
@@ -511,15 +523,19 @@ class Checkpointer:
                     undo.append(part.prepare(tensors, state["parts"][part.name]))
             snapshot = Snapshot(self._parts, self.rank, self.world)
             comparison = Comparison(saved, snapshot, self._parts, self._decisions)
+            if only_if_same and (comparison.differences or comparison.undecided):
+                return False
             if dry_run:
                 print(comparison.report())
             elif strict and comparison.differences or comparison.undecided:
                 raise StateMismatchError(comparison.differences if strict else comparison.undecided)
             else:
                 self.guard()
-                loaded = fill_from_reader(reader, comparison, max(0.0, deadline - time.monotonic()))
+                loaded = fill_from_reader(saved.reader, comparison,
+                                          max(0.0, deadline - time.monotonic()))
                 self._apply(saved, comparison, loaded)
                 undo = []
+            return True
         finally:
             for put_back in undo:
                 if put_back is not None:

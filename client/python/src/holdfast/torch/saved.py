@@ -34,11 +34,13 @@ class Saved:
     Args:
         rank, world: this rank, and the number of ranks that restore. In the world that saved the
             version, each rank finds its own values.
+        own_only: use only the shard that this rank saved itself, whatever the number of ranks.
     """
 
-    def __init__(self, reader: VersionReader, rank: int, world: int) -> None:
+    def __init__(self, reader: VersionReader, rank: int, world: int,
+                 own_only: bool = False) -> None:
         self.reader, self.rank, self.world = reader, rank, world
-        self._extras = reader.extras()
+        self._extras = {rank: reader.own_extras()} if own_only else reader.extras()
         self._values: dict[int, tuple[Any, Any]] = {}
         self.layout, self.state = self.values_of(rank % reader.world)
         #: Format 1 is that of releases without rank-local tensors.
@@ -51,12 +53,18 @@ class Saved:
         #: Name in the state → qualifier → name in the version.
         self._by_name: dict[str, dict[str, str]] = {}
         self._own: set[str] = set(self.layout.get("held", ()))
-        for piece in reader.pieces():
+        for piece in reader.own_pieces() if own_only else reader.pieces():
             if piece.rank == rank:
                 self._own.add(piece.name)
             if piece.name not in self.pieces and not piece.name.startswith(SAMPLES):
                 self.pieces[piece.name] = piece
                 self._file(self._by_name, piece.name, piece.name)
+
+    @property
+    def complete(self) -> bool:
+        """Whether this rank's shard has all that the rank held. Releases before this one did not
+        record that."""
+        return bool(self.layout.get("complete"))
 
     def _file(self, index: dict[str, dict[str, str]], name: str, target: str) -> None:
         plain, qualifier = split(name)[:2] if self.keeps_apart else (name, "")

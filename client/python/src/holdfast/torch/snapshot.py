@@ -216,6 +216,11 @@ class Snapshot:
                 if plan.qualifier(stored).startswith("@group")
                 and stored.part(stored.box.qualifier, plan.rows(stored)) is None]
 
+    def saves_all(self, plan: Plan) -> bool:
+        """Whether this rank saves all rows of all tensors that it holds."""
+        return all(plan.rows(stored) in (None, stored.box.all_rows)
+                   for stored in self.stored.values())
+
     def describe(self, plan: Plan) -> list[Tensor]:
         """The descriptions of the tensors, or parts of tensors, that this rank saves."""
         parts = (stored.part(plan.qualifier(stored), plan.rows(stored))

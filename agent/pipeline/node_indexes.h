@@ -1,0 +1,50 @@
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "agent/peers/transport.h"
+#include "agent/pipeline/index_gatherer.h"
+#include "base/mutex.h"
+
+namespace holdfast::agent {
+
+/// Bytes of an index that several readers share.
+using IndexBytes = std::shared_ptr<const std::string>;
+
+/// The indexes that this node serves to its peers: that of its own shards, which is made once for
+/// all peers, and that of the complete version, which this node also needs for itself or makes for
+/// them. Thread-safe.
+class NodeIndexes {
+ public:
+  /// Returns the index of a version if it has been made; otherwise begins to make it and returns
+  /// FailedPrecondition. Does not block.
+  using Whole = std::function<Result<std::unique_ptr<PeerReader>>(const IndexedVersion& of)>;
+
+  /// The references outlive the object.
+  NodeIndexes(const LocalShards& shards, DamageReporter& damage)
+      : shards_(shards), damage_(damage) {}
+  void SetWhole(Whole whole);
+
+  /// Returns a reader of the requested index. Its first read may block.
+  Result<std::unique_ptr<PeerReader>> Open(const PeerRequest& request);
+  /// Returns the index of those of `wanted` that this node has. Blocks.
+  Result<IndexBytes> OfNode(const IndexedVersion& of, const std::vector<IndexedShard>& wanted);
+
+ private:
+  struct Made {
+    std::string request;  // what it was made for
+    IndexBytes bytes;
+  };
+
+  const LocalShards& shards_;
+  DamageReporter& damage_;
+  Mutex making_;  // held while an index is made
+  std::deque<Made> made_ HOLDFAST_GUARDED_BY(making_);  // the newest last
+  Mutex mutex_;
+  Whole whole_ HOLDFAST_GUARDED_BY(mutex_);
+};
+
+}  // namespace holdfast::agent

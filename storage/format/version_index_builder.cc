@@ -1,0 +1,392 @@
+#include "storage/format/version_index_builder.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <optional>
+#include <utility>
+
+#include "storage/format/checksum.h"
+
+namespace holdfast {
+namespace {
+using index::ClassRow;
+using index::ColumnRow;
+using index::ExtraRow;
+using index::Head;
+using index::NameRow;
+using index::OffsetRow;
+using index::Section;
+using index::ShardRow;
+using index::TensorRow;
+using index::UseRow;
+
+// The content of an extra is in the index when several shards have it, or when it is small.
+constexpr uint64_t kContentMax = 64 << 10;
+constexpr uint64_t kSmallContent = 1 << 10;
+constexpr uint64_t kContentsMax = 256 << 20;  // of all shards
+
+template <typename Number>
+void Append(Number number, std::string* out) {
+  out->append(reinterpret_cast<const char*>(&number), sizeof(number));
+}
+
+/// Returns the name without the rank of its shard, if it ends in that rank's mark.
+std::pair<std::string_view, bool> WithoutRank(std::string_view name, Rank rank) {
+  const std::string digits = std::to_string(rank.value);
+  const bool marked =
+      name.ends_with(digits) &&
+      name.substr(0, name.size() - digits.size()).ends_with(kRankMark);
+  return {marked ? name.substr(0, name.size() - digits.size()) : name, marked};
+}
+
+Status TooLong() {
+  return ResourceExhaustedError(
+      "the index of the version would be longer than the limit of " +
+      std::to_string(kIndexBytesMax) +
+      " bytes: its shards have too many tensors that differ in more than their offsets");
+}
+}  // namespace
+
+VersionIndexBuilder::VersionIndexBuilder(std::string job, VersionId version, uint32_t world)
+    : job_(std::move(job)), version_(version), world_(world) {}
+
+VersionIndexBuilder::~VersionIndexBuilder() = default;
+
+uint32_t VersionIndexBuilder::NameNumber(std::string_view text, bool marked) {
+  const auto [entry, added] =
+      name_numbers_.try_emplace(Name{std::string(text), marked}, name_numbers_.size());
+  if (added) names_.push_back(&entry->first);
+  return entry->second;
+}
+
+VersionIndexBuilder::Class& VersionIndexBuilder::ClassOf(std::vector<Tensor> tensors,
+                                                         uint64_t tensor_bytes, uint32_t* number) {
+  std::string key;
+  Append(tensor_bytes, &key);
+  for (const Tensor& tensor : tensors) {
+    Append(tensor.name, &key);
+    Append(static_cast<uint32_t>(tensor.dtype), &key);
+    Append(tensor.begin, &key);
+    Append(tensor.shape.size(), &key);
+    for (uint64_t length : tensor.shape) Append(length, &key);
+    for (uint64_t length : tensor.global_shape) Append(length, &key);
+  }
+  const auto [entry, added] = class_numbers_.try_emplace(std::move(key), classes_.size());
+  *number = entry->second;
+  if (added) {
+    Class& made = classes_.emplace_back();
+    for (Tensor& tensor : tensors) {
+      tensor.first_dimension = made.dimensions;
+      made.dimensions += static_cast<uint32_t>(tensor.shape.size());
+    }
+    made.tensors = std::move(tensors);
+    made.tensor_bytes = tensor_bytes;
+  }
+  return classes_[*number];
+}
+
+const std::string* VersionIndexBuilder::Content(std::string_view bytes) {
+  if (bytes.size() > kContentMax) return nullptr;
+  auto entry = contents_.find(std::string(bytes));
+  if (entry == contents_.end()) {
+    if (content_bytes_ + bytes.size() > kContentsMax) return nullptr;
+    content_bytes_ += bytes.size();
+    entry = contents_.emplace(bytes, 0).first;
+  }
+  ++entry->second;
+  return &entry->first;
+}
+
+Status VersionIndexBuilder::AddMember(uint32_t shard_class, Rank rank, Shard shard) {
+  shard.shard_class = shard_class;
+  classes_[shard_class].members.push_back(rank.value);
+  shards_.emplace(rank.value, std::move(shard));
+  return Status::Ok();
+}
+
+Status VersionIndexBuilder::Add(const ParsedImage& image, std::span<const std::byte> extras) {
+  const ShardIdentity& identity = image.identity;
+  if (identity.job != job_ || identity.version != version_ || identity.world != world_ ||
+      identity.rank.value >= world_) {
+    return InvalidArgumentError("the shard " + ToString(identity.key()) +
+                                " is not of the version that is indexed");
+  }
+  if (Has(identity.rank)) return Status::Ok();
+  std::vector<Tensor> tensors;
+  tensors.reserve(image.tensors.size());
+  uint64_t tensor_bytes = 0;
+  for (const PlacedTensor& placed : image.tensors) {
+    const auto [text, marked] = WithoutRank(BaseTensorName(placed.spec.name), identity.rank);
+    tensors.push_back({NameNumber(text, marked), placed.spec.dtype, placed.spec.shape,
+                       placed.spec.global_shape, placed.begin, 0});
+    tensor_bytes = std::max(tensor_bytes, placed.end);
+  }
+  uint32_t number = 0;
+  Class& of = ClassOf(std::move(tensors), tensor_bytes, &number);
+  for (size_t i = 0; i < image.tensors.size(); ++i) {
+    const std::vector<uint64_t>& offset = image.tensors[i].spec.offset;
+    for (size_t d = 0; d < offset.size(); ++d) {
+      if (offset[d] == 0) continue;
+      auto& column = of.columns[of.tensors[i].first_dimension + static_cast<uint32_t>(d)];
+      column.resize(of.members.size());
+      column.push_back(offset[d]);
+    }
+  }
+  Shard shard;
+  shard.data_offset = image.data_offset;
+  shard.image_bytes = image.image_bytes;
+  for (const PlacedExtra& extra : image.extras) {
+    const uint64_t at = extra.begin - image.extras.front().begin;
+    if (at > extras.size() || extra.bytes() > extras.size() - at) {
+      return InvalidArgumentError("too little extra state of " + ToString(identity.key()));
+    }
+    shard.extras.push_back({extra.name, extra.bytes(),
+                            Content({reinterpret_cast<const char*>(extras.data()) + at,
+                                     extra.bytes()})});
+  }
+  return AddMember(number, identity.rank, std::move(shard));
+}
+
+Status VersionIndexBuilder::Add(const VersionIndex& part) {
+  if (part.job() != job_ || part.version() != version_ || part.world() != world_) {
+    return DataLossError("the index of a node is of another version");
+  }
+  // The rows of classes do not overlap, so that the work is bounded by the length of the index.
+  uint64_t tensors_left = part.tensors();
+  uint64_t members_left = part.shards();
+  for (uint64_t c = 0; c < part.classes(); ++c) {
+    HOLDFAST_ASSIGN_OR_RETURN(const VersionIndex::Class from, part.ClassAt(c));
+    if (from.tensors > tensors_left || from.members.size() > members_left) {
+      return DataLossError("the index of a node is damaged: its classes overlap");
+    }
+    tensors_left -= from.tensors;
+    members_left -= from.members.size();
+    std::vector<Tensor> tensors;
+    std::vector<VersionIndex::Tensor> rows;
+    for (uint64_t i = 0; i < from.tensors; ++i) {
+      HOLDFAST_ASSIGN_OR_RETURN(const VersionIndex::Tensor row, part.TensorAt(from, i));
+      HOLDFAST_ASSIGN_OR_RETURN(const VersionIndex::Name name, part.NameAt(row.name));
+      tensors.push_back({NameNumber(name.text, name.marked),
+                         row.dtype,
+                         {row.shape.begin(), row.shape.end()},
+                         {row.global_shape.begin(), row.global_shape.end()},
+                         row.begin,
+                         0});
+      rows.push_back(row);
+    }
+    uint32_t number = 0;
+    Class& of = ClassOf(std::move(tensors), from.tensor_bytes, &number);
+    // The members that are new here, in the order of their positions.
+    std::vector<uint32_t> positions;
+    for (uint32_t p = 0; p < from.members.size(); ++p) {
+      if (!Has(Rank{from.members[p]})) positions.push_back(p);
+    }
+    for (size_t i = 0; i < rows.size(); ++i) {
+      for (size_t d = 0; d < rows[i].shape.size(); ++d) {
+        if (rows[i].offsets[d].column == index::kNoColumn) continue;
+        const uint32_t dimension = of.tensors[i].first_dimension + static_cast<uint32_t>(d);
+        HOLDFAST_RETURN_IF_ERROR(part.ForEachOffset(
+            rows[i], from, d, positions, [&](size_t at, uint64_t offset) {
+              if (offset == 0) return;
+              auto& column = of.columns[dimension];
+              column.resize(of.members.size() + at);
+              column.push_back(offset);
+            }));
+      }
+    }
+    for (uint32_t position : positions) {
+      const Rank rank{from.members[position]};
+      HOLDFAST_ASSIGN_OR_RETURN(const VersionIndex::Shard shard, part.ShardOf(rank));
+      if (shard.shard_class != c || shard.position != position || Has(rank)) {
+        return DataLossError("the index of a node is damaged: it has a shard twice");
+      }
+      Shard added;
+      added.data_offset = shard.data_offset;
+      added.image_bytes = shard.image_bytes;
+      HOLDFAST_ASSIGN_OR_RETURN(const auto extras, part.ExtrasOf(shard));
+      for (const VersionIndex::Extra& extra : extras) {
+        added.extras.push_back({std::string(extra.name), extra.bytes,
+                                extra.content ? Content(*extra.content) : nullptr});
+      }
+      HOLDFAST_RETURN_IF_ERROR(AddMember(number, rank, std::move(added)));
+    }
+  }
+  return Status::Ok();
+}
+
+/// Collects the rows of each section.
+struct VersionIndexBuilder::Writer {
+  std::vector<ShardRow> shards;
+  std::vector<ClassRow> classes;
+  std::vector<uint32_t> members;
+  std::vector<TensorRow> tensors;
+  std::vector<uint64_t> numbers;
+  std::vector<OffsetRow> offsets;
+  std::vector<ColumnRow> columns;
+  std::vector<uint32_t> values;
+  std::vector<NameRow> names;
+  std::vector<UseRow> uses;
+  std::vector<ExtraRow> extras;
+  std::string text;
+  std::unordered_map<std::string, uint32_t> texts;
+  std::unordered_map<std::string, uint32_t> known_columns;
+  std::map<std::vector<uint64_t>, uint32_t> known_numbers;
+
+  uint32_t Text(const std::string& of) {
+    const auto [entry, added] = texts.try_emplace(of, static_cast<uint32_t>(text.size()));
+    if (added) text += of;
+    return entry->second;
+  }
+
+  uint32_t Numbers(const std::vector<uint64_t>& shape, const std::vector<uint64_t>& global_shape) {
+    std::vector<uint64_t> both = shape;
+    both.insert(both.end(), global_shape.begin(), global_shape.end());
+    const auto [entry, added] =
+        known_numbers.try_emplace(std::move(both), static_cast<uint32_t>(numbers.size()));
+    if (added) numbers.insert(numbers.end(), entry->first.begin(), entry->first.end());
+    return entry->second;
+  }
+
+  /// Stores the offsets of the members as multiples of their greatest common divisor. Dimensions
+  /// that are cut alike thus have equal columns.
+  Result<OffsetRow> Offsets(const std::vector<uint64_t>& column,
+                            const std::vector<uint32_t>& order) {
+    uint64_t unit = 0;
+    for (uint64_t offset : column) {
+      if (unit == 0 || offset % unit != 0) unit = std::gcd(unit, offset);
+    }
+    if (unit == 0) return OffsetRow{};
+    std::vector<uint32_t> multiples(order.size());
+    for (size_t i = 0; i < order.size(); ++i) {
+      const uint64_t offset = order[i] < column.size() ? column[order[i]] : 0;
+      if (offset / unit > UINT32_MAX) {
+        return Fail(ResourceExhaustedError(
+            "the index of the version has no room for the offset " + std::to_string(offset)));
+      }
+      multiples[i] = static_cast<uint32_t>(offset / unit);
+    }
+    std::string key(reinterpret_cast<const char*>(multiples.data()), multiples.size() * 4);
+    const auto [entry, added] =
+        known_columns.try_emplace(std::move(key), static_cast<uint32_t>(columns.size()));
+    if (added) {
+      columns.push_back(
+          {static_cast<uint32_t>(values.size()), static_cast<uint32_t>(multiples.size())});
+      values.insert(values.end(), multiples.begin(), multiples.end());
+      std::vector<uint32_t> sorted(multiples.size());
+      std::iota(sorted.begin(), sorted.end(), 0U);
+      std::stable_sort(sorted.begin(), sorted.end(), [&](uint32_t a, uint32_t b) {
+        return multiples[a] < multiples[b];
+      });
+      values.insert(values.end(), sorted.begin(), sorted.end());
+    }
+    return OffsetRow{unit, entry->second, 0};
+  }
+};
+
+Result<std::string> VersionIndexBuilder::Finish() const {
+  Writer out;
+  // The order of names, classes and members does not depend on the order of adding.
+  std::vector<uint32_t> name_index(names_.size());
+  uint32_t next_name = 0;
+  out.Text(job_);
+  for (const auto& [name, number] : name_numbers_) name_index[number] = next_name++;
+  std::vector<uint32_t> class_order(classes_.size());
+  std::iota(class_order.begin(), class_order.end(), 0U);
+  std::erase_if(class_order, [&](uint32_t c) { return classes_[c].members.empty(); });
+  const auto least = [&](uint32_t c) {
+    return *std::min_element(classes_[c].members.begin(), classes_[c].members.end());
+  };
+  std::sort(class_order.begin(), class_order.end(),
+            [&](uint32_t a, uint32_t b) { return least(a) < least(b); });
+  std::vector<uint32_t> class_index(classes_.size());
+  std::vector<std::vector<UseRow>> uses(names_.size());
+  std::map<uint32_t, uint32_t> positions;  // by rank
+  for (uint32_t c = 0; c < class_order.size(); ++c) {
+    const Class& of = classes_[class_order[c]];
+    class_index[class_order[c]] = c;
+    std::vector<uint32_t> order(of.members.size());
+    std::iota(order.begin(), order.end(), 0U);
+    std::sort(order.begin(), order.end(),
+              [&](uint32_t a, uint32_t b) { return of.members[a] < of.members[b]; });
+    ClassRow row{static_cast<uint32_t>(out.tensors.size()),
+                 static_cast<uint32_t>(of.tensors.size()),
+                 static_cast<uint32_t>(out.members.size()), static_cast<uint32_t>(order.size()),
+                 of.tensor_bytes};
+    for (uint32_t p = 0; p < order.size(); ++p) {
+      out.members.push_back(of.members[order[p]]);
+      positions[of.members[order[p]]] = p;
+    }
+    for (uint32_t t = 0; t < of.tensors.size(); ++t) {
+      const Tensor& tensor = of.tensors[t];
+      TensorRow tensor_row{name_index[tensor.name],
+                           static_cast<uint16_t>(tensor.dtype),
+                           static_cast<uint16_t>(tensor.shape.size()),
+                           out.Numbers(tensor.shape, tensor.global_shape),
+                           static_cast<uint32_t>(out.offsets.size()),
+                           tensor.begin};
+      for (uint32_t d = 0; d < tensor.shape.size(); ++d) {
+        OffsetRow offset;
+        const auto column = of.columns.find(tensor.first_dimension + d);
+        if (column != of.columns.end()) {
+          HOLDFAST_ASSIGN_OR_RETURN(offset, out.Offsets(column->second, order));
+        }
+        out.offsets.push_back(offset);
+      }
+      out.tensors.push_back(tensor_row);
+      uses[tensor.name].push_back({c, t});
+    }
+    out.classes.push_back(row);
+  }
+  for (const auto& [name, number] : name_numbers_) {
+    out.names.push_back({out.Text(name.text), static_cast<uint32_t>(name.text.size()),
+                         static_cast<uint32_t>(out.uses.size()),
+                         static_cast<uint32_t>(uses[number].size()), name.marked ? 1U : 0U, 0});
+    out.uses.insert(out.uses.end(), uses[number].begin(), uses[number].end());
+  }
+  for (const auto& [rank, shard] : shards_) {
+    out.shards.push_back({rank, class_index[shard.shard_class], positions[rank],
+                          static_cast<uint32_t>(out.extras.size()),
+                          static_cast<uint32_t>(shard.extras.size()), 0, shard.data_offset,
+                          shard.image_bytes});
+    for (const Extra& extra : shard.extras) {
+      ExtraRow row{out.Text(extra.name), static_cast<uint32_t>(extra.name.size()), extra.bytes, 0};
+      const bool stored = extra.content != nullptr && (contents_.at(*extra.content) > 1 ||
+                                                       extra.content->size() <= kSmallContent);
+      if (stored) row.content = uint64_t{out.Text(*extra.content)} + 1;
+      out.extras.push_back(row);
+    }
+    if (out.text.size() > kIndexBytesMax) return Fail(TooLong());
+  }
+
+  Head head;
+  head.incarnation = version_.incarnation.value;
+  head.step = version_.step.value;
+  head.world = world_;
+  head.job_bytes = static_cast<uint32_t>(job_.size());
+  std::string bytes(sizeof(head), '\0');
+  const auto put = [&bytes](const auto& rows, Section* section) {
+    *section = {bytes.size(), rows.size()};
+    bytes.append(reinterpret_cast<const char*>(rows.data()), rows.size() * sizeof(rows[0]));
+    bytes.resize((bytes.size() + 7) / 8 * 8);
+  };
+  put(out.shards, &head.shards);
+  put(out.classes, &head.classes);
+  put(out.members, &head.members);
+  put(out.tensors, &head.tensors);
+  put(out.numbers, &head.numbers);
+  put(out.offsets, &head.offsets);
+  put(out.columns, &head.columns);
+  put(out.values, &head.values);
+  put(out.names, &head.names);
+  put(out.uses, &head.uses);
+  put(out.extras, &head.extras);
+  put(out.text, &head.text);
+  head.bytes = bytes.size() + sizeof(uint64_t);
+  if (head.bytes > kIndexBytesMax) return Fail(TooLong());
+  std::memcpy(bytes.data(), &head, sizeof(head));
+  Append(uint64_t{Crc32c(std::as_bytes(std::span(bytes)))}, &bytes);
+  return bytes;
+}
+
+}  // namespace holdfast
