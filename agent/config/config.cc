@@ -96,9 +96,11 @@ void AgentConfig::Bind(ConfigSchema& schema) {
              "Library of the NVIDIA driver that reports errors of the node's GPUs (Xids), used "
              "where it exists; empty: never.");
   metrics.Bind(schema);
+  access.Bind(schema, /*coordinator=*/false);
   schema.Add("tls.ca", &tls.ca, "PEM file of the authority that both sides trust.");
   schema.Add("tls.cert", &tls.cert, "PEM file of this node's certificate.");
   schema.Add("tls.key", &tls.key, "PEM file of that certificate's private key.");
+  access.BindNames(schema);
 }
 
 Status AgentConfig::Check() const {

@@ -30,6 +30,7 @@ struct AgentConfig {
   bool direct = true;
   int64_t queue_depth = 16;
   coord::TlsFiles tls;
+  coord::AccessOptions access;
   bool peers_enabled = true;
   PeersConfig peers;
   int64_t peer_every_steps = 0;

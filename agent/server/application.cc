@@ -149,6 +149,7 @@ class AgentApplication final : public Application {
   std::unique_ptr<GpuWatch> gpus_;
   std::unique_ptr<TelemetrySender> telemetry_;
   std::unique_ptr<DataService> data_;
+  std::unique_ptr<coord::GuardedService> guarded_data_;
   std::unique_ptr<grpc::Server> data_server_;
   std::unique_ptr<coord::MetricsServer> metrics_;
   std::string data_address_;
@@ -280,8 +281,11 @@ Status AgentApplication::Serve() {
   HOLDFAST_ASSIGN_OR_RETURN(Endpoint listen, ParseEndpoint(config_.data_listen));
   data_ = std::make_unique<DataService>(*node_, *volume_, *arena_, config_.node);
   if (workers_ != nullptr) data_->ShowWorkers(*workers_);
+  HOLDFAST_ASSIGN_OR_RETURN(
+      guarded_data_, coord::GuardedService::Make(*data_, Agent::service_full_name(),
+                                                 config_.cluster, config_.access, Clock::Real()));
   HOLDFAST_ASSIGN_OR_RETURN(data_server_,
-                            coord::StartServer(*data_, listen, config_.tls, "data_listen",
+                            coord::StartServer(*guarded_data_, listen, config_.tls, "data_listen",
                                                coord::kDataMessageBytesMax, kDataThreadsMax));
   data_address_ = listen.ToString();
   HOLDFAST_ASSIGN_OR_RETURN(UniqueFd trainers, ListenUnix(config_.run_dir + "/agent.sock",

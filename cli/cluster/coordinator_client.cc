@@ -191,6 +191,19 @@ Result<coordinator::GetRunsReply> CoordinatorClient::GetRuns(const std::string& 
   return Call(&Coordinator::Stub::GetRuns, request);
 }
 
+Result<std::vector<std::string>> CoordinatorClient::GetAudit(int64_t since_wall_nanos) {
+  std::vector<std::string> lines;
+  coordinator::GetAuditRequest request;
+  request.set_since_wall_nanos(since_wall_nanos);
+  for (bool more = true; more;) {
+    HOLDFAST_ASSIGN_OR_RETURN(const auto reply, Call(&Coordinator::Stub::GetAudit, request));
+    lines.insert(lines.end(), reply.lines().begin(), reply.lines().end());
+    more = reply.more() && reply.last() > request.after();
+    request.set_after(reply.last());
+  }
+  return lines;
+}
+
 Result<coordinator::ListIncidentsReply> CoordinatorClient::ListIncidents(const std::string& job,
                                                                          uint64_t id) {
   coordinator::ListIncidentsRequest request;

@@ -43,6 +43,9 @@ class CoordinatorClient {
   Status StopRun(const std::string& job, int64_t deadline_ms);
   /// `job` empty: all jobs. NotFound: the job has no run.
   Result<coordinator::GetRunsReply> GetRuns(const std::string& job);
+  /// Returns the records of the calls that changed the cluster since a wall time, oldest first;
+  /// each is a JSON object.
+  Result<std::vector<std::string>> GetAudit(int64_t since_wall_nanos);
   /// Newest first. All incidents, those of `job`, or the one with this `id` (NotFound).
   Result<coordinator::ListIncidentsReply> ListIncidents(const std::string& job, uint64_t id);
   Status AcknowledgeIncident(uint64_t id, const std::string& why);

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 
 #include <cstring>
@@ -27,6 +28,7 @@ constexpr int kKeepaliveTimeoutMs = 10'000;
 constexpr int kServerKeepaliveMs = 3'600'000;
 constexpr int kServerTimeoutMs = 1'500;
 constexpr size_t kPemBytesMax = 1 << 20;
+constexpr mode_t kSocketMode = 0600;
 
 Result<std::string> ReadPem(const std::string& path, std::string_view key) {
   std::ifstream file(path, std::ios::binary);
@@ -147,7 +149,7 @@ bool IsListening(const Endpoint& endpoint) {
   return ::bind(fd.get(), reinterpret_cast<sockaddr*>(&v4), sizeof(v4)) != 0 && errno == EADDRINUSE;
 }
 
-Result<std::unique_ptr<grpc::Server>> StartServer(grpc::Service& service, Endpoint& endpoint,
+Result<std::unique_ptr<grpc::Server>> StartServer(GuardedService& service, Endpoint& endpoint,
                                                   const TlsFiles& tls, std::string_view key,
                                                   int message_bytes_max, int threads_max,
                                                   InterceptorFactories interceptors) {
@@ -175,6 +177,7 @@ Result<std::unique_ptr<grpc::Server>> StartServer(grpc::Service& service, Endpoi
   if (!interceptors.empty()) {
     builder.experimental().SetInterceptorCreators(std::move(interceptors));
   }
+  service.callers().Serve(endpoint, tls.configured());  // before the first call can arrive
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   if (server == nullptr || bound_port == 0) {
     if (IsListening(endpoint)) return Fail(in_use);
@@ -183,7 +186,12 @@ Result<std::unique_ptr<grpc::Server>> StartServer(grpc::Service& service, Endpoi
         "in use; choose another with {}",
         endpoint.ToString(), key)));
   }
-  if (endpoint.kind == Endpoint::Kind::kTcp) endpoint.port = static_cast<uint16_t>(bound_port);
+  if (endpoint.kind == Endpoint::Kind::kTcp) {
+    endpoint.port = static_cast<uint16_t>(bound_port);
+    service.callers().Serve(endpoint, tls.configured());
+  } else if (::chmod(endpoint.path.c_str(), kSocketMode) != 0) {
+    return Fail(ErrnoStatus(errno, "chmod " + endpoint.path));
+  }
   return server;
 }
 

@@ -9,6 +9,7 @@
 
 #include "base/endpoint.h"
 #include "base/status.h"
+#include "coordinator/api/access_guard.h"
 
 namespace holdfast::coord {
 
@@ -54,10 +55,11 @@ bool IsListening(const Endpoint& endpoint);
 using InterceptorFactories =
     std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>>;
 
-/// Starts a server with `service` on `endpoint`. Unavailable if the address is in use. Sets the
-/// port of `endpoint` to the one that was bound. `threads_max` limits the threads of a synchronous
-/// service: calls beyond the limit fail with ResourceExhausted; 0: no limit.
-Result<std::unique_ptr<grpc::Server>> StartServer(grpc::Service& service, Endpoint& endpoint,
+/// Starts a server with `service` on `endpoint`, which outlives the server. A unix socket gets mode
+/// 0600: only root and the user of this process can connect. Unavailable if the address is in use.
+/// Sets the port of `endpoint` to the one that was bound. `threads_max` limits the threads of a
+/// synchronous service: calls beyond the limit fail with ResourceExhausted; 0: no limit.
+Result<std::unique_ptr<grpc::Server>> StartServer(GuardedService& service, Endpoint& endpoint,
                                                   const TlsFiles& tls, std::string_view key,
                                                   int message_bytes_max = kControlMessageBytesMax,
                                                   int threads_max = 0,

@@ -481,6 +481,8 @@ Status FromGrpc(const grpc::Status& status, const std::string& endpoint) {
       return UnsupportedError(text + "; the service is older or a different one");
     case grpc::StatusCode::RESOURCE_EXHAUSTED:
       return ResourceExhaustedError(std::move(text));
+    case grpc::StatusCode::PERMISSION_DENIED:
+      return PermissionDeniedError(std::move(text));
     default:
       return UnavailableError(text +
                               "; check that the service runs and that the address is correct");

@@ -151,9 +151,11 @@ ConfigSchema BindConfig(CoordinatorConfig& config) {
   BindDetect(config, schema);
   config.metrics.Bind(schema);
   config.ui.Bind(schema);
+  config.access.Bind(schema, /*coordinator=*/true);
   schema.Add("tls.ca", &config.tls.ca, "PEM file of the authority that signs every certificate.");
   schema.Add("tls.cert", &config.tls.cert, "PEM file of this coordinator's certificate.");
   schema.Add("tls.key", &config.tls.key, "PEM file of its private key.");
+  config.access.BindNames(schema);
   return schema;
 }
 

@@ -50,6 +50,7 @@ struct CoordinatorConfig {
   MetricsOptions metrics;
   ui::UiOptions ui;
   TlsFiles tls;
+  AccessOptions access;
 };
 
 /// Returns the keys of holdfast-coordinator's configuration file, bound to `config`, which must

@@ -119,8 +119,16 @@ Result<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
   server->service_->ReportPage(server->page_url());
   InterceptorFactories interceptors;
   if (server->session_ != nullptr) interceptors.push_back(MakeLeaderHints(*server->session_));
+  HOLDFAST_ASSIGN_OR_RETURN(
+      server->guarded_,
+      GuardedService::Make(*server->service_, coordinator::Coordinator::service_full_name(),
+                           config.cluster, config.access, clock));
+  HOLDFAST_ASSIGN_OR_RETURN(server->audit_log_,
+                            AuditLog::Open({config.data_dir + "/audit.log"}, clock));
+  server->auditor_ = std::make_unique<Auditor>(*server->audit_log_, server->guarded_->callers());
+  server->service_->RecordIn(*server->auditor_);
   HOLDFAST_ASSIGN_OR_RETURN(server->server_,
-                            StartServer(*server->service_, server->endpoint_, config.tls, "listen",
+                            StartServer(*server->guarded_, server->endpoint_, config.tls, "listen",
                                         kControlMessageBytesMax, 0, std::move(interceptors)));
   HOLDFAST_RETURN_IF_ERROR(server->StartMetrics(config, clock));
   return server;

@@ -57,6 +57,9 @@ class CoordinatorServer {
   std::unique_ptr<Applier> applier_;
   std::unique_ptr<Watcher> watcher_;
   std::unique_ptr<CoordinatorService> service_;
+  std::unique_ptr<GuardedService> guarded_;
+  std::unique_ptr<AuditLog> audit_log_;
+  std::unique_ptr<Auditor> auditor_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<MetricsServer> metrics_;
   std::unique_ptr<PageSource> page_source_;

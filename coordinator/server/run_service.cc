@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "coordinator/api/caller.h"
 #include "coordinator/api/convert.h"
 #include "coordinator/api/run_convert.h"
 #include "coordinator/contract/text.h"
@@ -46,6 +47,8 @@ grpc::ServerUnaryReactor* CoordinatorService::Observe(grpc::CallbackServerContex
                                                       const pb::ObserveRequest* request,
                                                       pb::ObserveReply* reply) {
   Status status = ValidateName("node", request->node());
+  const Status own = CheckOwnNode(*context, request->node());
+  if (!own.ok()) return ReplyOutcome(context, reply, own);
   for (const pb::Digest& digest : request->digests()) {
     Status taken = watcher_.Observe(request->node(), request->agent_start(), digest);
     if (status.ok()) status = taken;
@@ -71,10 +74,12 @@ grpc::ServerUnaryReactor* CoordinatorService::StartRun(grpc::CallbackServerConte
                                                        pb::StartRunReply* reply) {
   auto spec = FromProto(request->spec());
   if (!spec) return ReplyOutcome(context, reply, spec.error());
+  const auto begun = Begin(*context, "StartRun", *request);
+  if (!begun) return ReplyOutcome(context, reply, begun.error());
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   const RequestId id = applier_.NextId();
   applier_.Submit(RunEvent(RunRequested{id, *std::move(spec)}), id,
-                  AnswerInto(reactor, reply, [](const Reply&) {}));
+                  Recorded(*begun, "StartRun", AnswerInto(reactor, reply, [](const Reply&) {})));
   return reactor;
 }
 
@@ -86,10 +91,12 @@ grpc::ServerUnaryReactor* CoordinatorService::StopRun(grpc::CallbackServerContex
     status = InvalidArgumentError("the deadline must be from 0 to one day");
   }
   if (!status.ok()) return ReplyOutcome(context, reply, status);
+  const auto begun = Begin(*context, "StopRun", *request);
+  if (!begun) return ReplyOutcome(context, reply, begun.error());
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   const RequestId id = applier_.NextId();
   applier_.Submit(RunEvent(StopRequested{id, request->job(), request->deadline_ms()}), id,
-                  AnswerInto(reactor, reply, [](const Reply&) {}));
+                  Recorded(*begun, "StopRun", AnswerInto(reactor, reply, [](const Reply&) {})));
   return reactor;
 }
 
@@ -98,11 +105,13 @@ grpc::ServerUnaryReactor* CoordinatorService::Quarantine(grpc::CallbackServerCon
                                                          pb::QuarantineReply* reply) {
   Status status = ValidateName("node", request->node());
   if (!status.ok()) return ReplyOutcome(context, reply, status);
+  const auto begun = Begin(*context, "Quarantine", *request);
+  if (!begun) return ReplyOutcome(context, reply, begun.error());
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   const RequestId id = applier_.NextId();
   const std::string why = CutText(request->why(), kWhyBytesMax);
   applier_.Submit(RunEvent(QuarantineRequested{id, request->node(), request->set(), why}), id,
-                  AnswerInto(reactor, reply, [](const Reply&) {}));
+                  Recorded(*begun, "Quarantine", AnswerInto(reactor, reply, [](const Reply&) {})));
   return reactor;
 }
 
@@ -137,11 +146,14 @@ grpc::ServerUnaryReactor* CoordinatorService::ListIncidents(grpc::CallbackServer
 grpc::ServerUnaryReactor* CoordinatorService::AcknowledgeIncident(
     grpc::CallbackServerContext* context, const pb::AcknowledgeIncidentRequest* request,
     pb::AcknowledgeIncidentReply* reply) {
+  const auto begun = Begin(*context, "AcknowledgeIncident", *request);
+  if (!begun) return ReplyOutcome(context, reply, begun.error());
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   const RequestId id = applier_.NextId();
   const std::string why = CutText(request->why(), kWhyBytesMax);
-  applier_.Submit(RunEvent(AcknowledgeRequested{id, request->id(), why}), id,
-                  AnswerInto(reactor, reply, [](const Reply&) {}));
+  applier_.Submit(
+      RunEvent(AcknowledgeRequested{id, request->id(), why}), id,
+      Recorded(*begun, "AcknowledgeIncident", AnswerInto(reactor, reply, [](const Reply&) {})));
   return reactor;
 }
 

@@ -6,6 +6,7 @@
 
 #include "base/endpoint.h"
 #include "base/log.h"
+#include "coordinator/api/caller.h"
 #include "coordinator/api/convert.h"
 #include "coordinator/api/run_convert.h"
 #include "coordinator/server/answers.h"
@@ -37,8 +38,10 @@ class WaitingCall : public grpc::ServerUnaryReactor {
 }  // namespace
 
 grpc::ServerWriteReactor<pb::Directive>* CoordinatorService::Attach(
-    grpc::CallbackServerContext*, const pb::AttachRequest* request) {
+    grpc::CallbackServerContext* context, const pb::AttachRequest* request) {
   auto event = ReadAttach(*request, cluster_);
+  const Status own = CheckOwnNode(*context, request->node());
+  if (event && !own.ok()) event = Fail(own);
   if (!event) {
     Log(LogLevel::kWarn, "AttachRefused",
         {Kv("node", request->node()), Kv("why", event.error().ToString())});
@@ -62,6 +65,8 @@ grpc::ServerUnaryReactor* CoordinatorService::Report(grpc::CallbackServerContext
                                                      const pb::ReportRequest* request,
                                                      pb::ReportReply* reply) {
   auto event = ReadReport(*request);
+  const Status own = CheckOwnNode(*context, request->node());
+  if (!own.ok()) return ReplyOutcome(context, reply, own);
   if (!event) return ReplyOutcome(context, reply, event.error());
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   const RequestId id = event->request = applier_.NextId();
@@ -73,6 +78,8 @@ grpc::ServerUnaryReactor* CoordinatorService::Join(grpc::CallbackServerContext* 
                                                    const pb::JoinRequest* request,
                                                    pb::JoinReply* reply) {
   auto event = ReadJoin(*request);
+  const Status own = CheckOwnNode(*context, request->node());
+  if (!own.ok()) return ReplyOutcome(context, reply, own);
   if (!event) return ReplyOutcome(context, reply, event.error());
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   const RequestId id = event->request = applier_.NextId();
@@ -87,6 +94,7 @@ grpc::ServerUnaryReactor* CoordinatorService::DecideRestore(grpc::CallbackServer
                                                             pb::DecideRestoreReply* reply) {
   Status status = ValidateName("node", request->node());
   if (status.ok()) status = ValidateName("job", request->job());
+  if (status.ok()) status = CheckOwnNode(*context, request->node());
   if (!status.ok()) return ReplyOutcome(context, reply, status);
   RestoreRequested event;
   event.request = applier_.NextId();
@@ -177,11 +185,15 @@ grpc::ServerUnaryReactor* CoordinatorService::Adopt(grpc::CallbackServerContext*
                                                     pb::AdoptReply* reply) {
   Status status = request->job().empty() ? Status::Ok() : ValidateName("job", request->job());
   if (!status.ok()) return ReplyOutcome(context, reply, status);
+  Result<uint64_t> begun = 0;
+  if (!request->dry_run()) begun = Begin(*context, "Adopt", *request);
+  if (!begun) return ReplyOutcome(context, reply, begun.error());
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   const RequestId id = applier_.NextId();
-  applier_.Submit(
-      AdoptRequested{id, request->job(), LifeId{request->life()}, request->dry_run()}, id,
-      AnswerInto(reactor, reply, [reply](const Reply& r) { FillAdopted(r.adopted, reply); }));
+  applier_.Submit(AdoptRequested{id, request->job(), LifeId{request->life()}, request->dry_run()},
+                  id, Recorded(*begun, "Adopt", AnswerInto(reactor, reply, [reply](const Reply& r) {
+                    FillAdopted(r.adopted, reply);
+                  })));
   return reactor;
 }
 
@@ -192,12 +204,14 @@ grpc::ServerUnaryReactor* CoordinatorService::Pin(grpc::CallbackServerContext* c
   if (version.incarnation.value == 0 && !request->pinned()) {
     return ReplyOutcome(context, reply, InvalidArgumentError("no version to unpin: name it"));
   }
+  const auto begun = Begin(*context, "Pin", *request);
+  if (!begun) return ReplyOutcome(context, reply, begun.error());
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   const RequestId id = applier_.NextId();
   applier_.Submit(PinSet{id, request->job(), version, request->pinned()}, id,
-                  AnswerInto(reactor, reply, [reply](const Reply& r) {
+                  Recorded(*begun, "Pin", AnswerInto(reactor, reply, [reply](const Reply& r) {
                     if (r.outcome.ok()) ToProto(r.version, reply->mutable_version());
-                  }));
+                  })));
   return reactor;
 }
 
@@ -213,11 +227,13 @@ grpc::ServerUnaryReactor* CoordinatorService::Retain(grpc::CallbackServerContext
     status = InvalidArgumentError("keep_every needs a keep_last of 1 or more");
   }
   if (!status.ok()) return ReplyOutcome(context, reply, status);
+  const auto begun = Begin(*context, "Retain", *request);
+  if (!begun) return ReplyOutcome(context, reply, begun.error());
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   const RequestId id = applier_.NextId();
   applier_.Submit(
       Event(RetentionSet{id, request->job(), request->keep_last(), request->keep_every()}), id,
-      AnswerInto(reactor, reply, [](const Reply&) {}));
+      Recorded(*begun, "Retain", AnswerInto(reactor, reply, [](const Reply&) {})));
   return reactor;
 }
 
@@ -226,12 +242,15 @@ grpc::ServerUnaryReactor* CoordinatorService::ForgetJob(grpc::CallbackServerCont
                                                         pb::ForgetJobReply* reply) {
   const Status status = ValidateName("job", request->job());
   if (!status.ok()) return ReplyOutcome(context, reply, status);
+  const auto begun = Begin(*context, "ForgetJob", *request);
+  if (!begun) return ReplyOutcome(context, reply, begun.error());
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   const RequestId id = applier_.NextId();
-  applier_.Submit(Event(JobForgotten{id, request->job()}), id,
-                  AnswerInto(reactor, reply, [reply](const Reply& answer) {
-                    for (const std::string& node : answer.nodes) reply->add_away(node);
-                  }));
+  applier_.Submit(
+      Event(JobForgotten{id, request->job()}), id,
+      Recorded(*begun, "ForgetJob", AnswerInto(reactor, reply, [reply](const Reply& answer) {
+        for (const std::string& node : answer.nodes) reply->add_away(node);
+      })));
   return reactor;
 }
 

@@ -5,6 +5,7 @@
 
 #include "coordinator/api/coordinator.grpc.pb.h"
 #include "coordinator/server/applier.h"
+#include "coordinator/server/auditor.h"
 #include "coordinator/server/watcher.h"
 
 namespace holdfast::coord {
@@ -16,6 +17,10 @@ class CoordinatorService : public coordinator::Coordinator::CallbackService {
   /// `applier`, `watcher` and `clock` outlive the service.
   CoordinatorService(std::string cluster, Applier& applier, Watcher& watcher, const Clock& clock)
       : cluster_(std::move(cluster)), applier_(applier), watcher_(watcher), clock_(clock) {}
+
+  /// Records the calls that change the cluster in `auditor`, which outlives the service. Before the
+  /// first call.
+  void RecordIn(Auditor& auditor) { auditor_ = &auditor; }
 
   /// Sets the URL that operators get. Before the first call.
   void ReportPage(std::string url) { page_url_ = std::move(url); }
@@ -56,6 +61,11 @@ class CoordinatorService : public coordinator::Coordinator::CallbackService {
                                       const coordinator::ForgetJobRequest* request,
                                       coordinator::ForgetJobReply* reply) override;
 
+  // audit_service.cc
+  grpc::ServerUnaryReactor* GetAudit(grpc::CallbackServerContext* context,
+                                     const coordinator::GetAuditRequest* request,
+                                     coordinator::GetAuditReply* reply) override;
+
   // run_service.cc
   grpc::ServerUnaryReactor* Observe(grpc::CallbackServerContext* context,
                                     const coordinator::ObserveRequest* request,
@@ -80,10 +90,19 @@ class CoordinatorService : public coordinator::Coordinator::CallbackService {
                                        coordinator::QuarantineReply* reply) override;
 
  private:
+  /// Records that a call begins. After an error the call must not be carried out.
+  Result<uint64_t> Begin(grpc::CallbackServerContext& context, std::string_view method,
+                         const google::protobuf::Message& request);
+  /// Returns a handler that records the outcome of the call `begun` before it calls `next`.
+  /// `begun` 0: the call is not recorded. `method` is a literal.
+  Applier::ReplyHandler Recorded(uint64_t begun, std::string_view method,
+                                 Applier::ReplyHandler next);
+
   const std::string cluster_;
   Applier& applier_;
   Watcher& watcher_;
   const Clock& clock_;
+  Auditor* auditor_ = nullptr;
   std::string page_url_;  // empty: no page
 };
 

@@ -50,9 +50,12 @@ Status Serve(const InjectorConfig& config, mode_t umask, const sigset_t& ends,
   InjectorService service({config.cluster, config.node, config.drills_enabled}, faults, *book,
                           Clock::Real());
   HOLDFAST_ASSIGN_OR_RETURN(Endpoint listen, ParseEndpoint(config.listen));
+  HOLDFAST_ASSIGN_OR_RETURN(const auto guarded, coord::GuardedService::Make(
+                                                    service, FaultInjector::service_full_name(),
+                                                    config.cluster, config.access, Clock::Real()));
   HOLDFAST_ASSIGN_OR_RETURN(
       const auto server,
-      coord::StartServer(service, listen, config.tls, "listen", kMessageBytesMax, kThreadsMax));
+      coord::StartServer(*guarded, listen, config.tls, "listen", kMessageBytesMax, kThreadsMax));
   Log(LogLevel::kInfo, "InjectorReady",
       {Kv("cluster", config.cluster), Kv("node", config.node), Kv("listen", listen.ToString()),
        Kv("enabled", config.drills_enabled), Kv("pid", ::getpid())});

@@ -46,9 +46,11 @@ void InjectorConfig::Bind(ConfigSchema& schema) {
   schema.Add(
       "drills.restart_servers", &restart_servers,
       "Start killed servers again, as they were started; false: their service manager does.");
+  access.Bind(schema, /*coordinator=*/false);
   schema.Add("tls.ca", &tls.ca, "PEM file of the authority that both sides trust.");
   schema.Add("tls.cert", &tls.cert, "PEM file of this injector's certificate.");
   schema.Add("tls.key", &tls.key, "PEM file of that certificate's private key.");
+  access.BindNames(schema);
 }
 
 Status InjectorConfig::Check() const {

@@ -23,6 +23,7 @@ struct InjectorConfig {
   bool drills_enabled = false;
   bool restart_servers = true;
   coord::TlsFiles tls;
+  coord::AccessOptions access;
 
   /// Adds every field to `schema`. The configuration must outlive the schema.
   void Bind(ConfigSchema& schema);

@@ -158,12 +158,18 @@ class ScriptedCoordinator : public coordinator::Coordinator::Service {
   }
 };
 
-std::unique_ptr<grpc::Server> Serve(grpc::Service& service, const std::string& socket) {
-  auto endpoint = ParseEndpoint("unix:" + socket);
-  EXPECT_TRUE(endpoint.has_value());
-  auto server = coord::StartServer(service, *endpoint, {}, "listen");
-  EXPECT_TRUE(server.has_value()) << server.error().ToString();
-  return *std::move(server);
+struct Served {  // the server stops first
+  std::unique_ptr<coord::GuardedService> guarded;
+  std::unique_ptr<grpc::Server> server;
+};
+
+template <typename Rpcs>
+Served Serve(grpc::Service& service, const std::string& socket) {
+  const char* name = Rpcs::service_full_name();
+  Served served{coord::GuardedService::Make(service, name, "test", {}, Clock::Real()).value(), {}};
+  Endpoint at = ParseEndpoint("unix:" + socket).value();
+  served.server = coord::StartServer(*served.guarded, at, {}, "listen").value();
+  return served;
 }
 
 /// Two agents, each with both ranks of version 1-20 of "lm": the first stands for tier memory, the
@@ -176,7 +182,7 @@ class OnlineTest : public testing::Test {
       MakeDataDirs({folder_ / node}, {0, 1}, 2);
       volumes_[n] = OpenVolume({folder_ / node});
       agents_[n] = std::make_unique<VolumeAgent>(*volumes_[n]);
-      agent_servers_[n] = Serve(*agents_[n], AgentSocket(n));
+      agent_servers_[n] = Serve<agent::Agent>(*agents_[n], AgentSocket(n));
       auto* status = coordinator_.status.add_nodes();
       status->set_node(node);
       status->set_alive(true);
@@ -186,14 +192,14 @@ class OnlineTest : public testing::Test {
       status->set_seen_wall_nanos(Clock::Real().WallNanos());
     }
     DescribeJob();
-    server_ = Serve(coordinator_, folder_ / "c.sock");
+    served_ = Serve<coordinator::Coordinator>(coordinator_, folder_ / "c.sock");
   }
 
   void TearDown() override {
     auto now = std::chrono::system_clock::time_point::min();
-    server_->Shutdown(now);
-    for (auto& server : agent_servers_) {
-      if (server) server->Shutdown(now);
+    served_.server->Shutdown(now);
+    for (auto& agent : agent_servers_) {
+      if (agent.server) agent.server->Shutdown(now);
     }
   }
 
@@ -285,9 +291,9 @@ class OnlineTest : public testing::Test {
   TempFolder folder_;
   std::unique_ptr<Volume> volumes_[2];
   std::unique_ptr<VolumeAgent> agents_[2];
-  std::unique_ptr<grpc::Server> agent_servers_[2];
+  Served agent_servers_[2];
   ScriptedCoordinator coordinator_;
-  std::unique_ptr<grpc::Server> server_;
+  Served served_;
 };
 
 TEST_F(OnlineTest, StatusOfAHealthyCluster) {
@@ -647,8 +653,8 @@ TEST_F(OnlineTest, VerifyDistinguishesDamageFromTimeouts) {
     EXPECT_THAT(shard["message"].get<std::string>(), HasSubstr("chunk 1"));
   }
   EXPECT_EQ(bad, 1);
-  agent_servers_[1]->Shutdown(std::chrono::system_clock::time_point::min());
-  agent_servers_[1].reset();
+  agent_servers_[1].server->Shutdown(std::chrono::system_clock::time_point::min());
+  agent_servers_[1].server.reset();
   CliResult silent = Cli({"verify", "lm", "--version", "1-20"});
   EXPECT_EQ(silent.exit_code, 3) << silent.Shown();
   EXPECT_THAT(silent.out, AllOf(HasSubstr("UNCHECKED"), HasSubstr("2 not checked")));

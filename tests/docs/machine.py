@@ -1,6 +1,7 @@
 """A machine for a page: this machine's files with a layer above that is thrown away, and namespaces of its own.
 
-Needs root, namespaces and overlayfs. There is no running systemd inside, so `systemctl` is the program of this folder.
+Needs root, namespaces and overlayfs. There is no running systemd inside, and no ssh server: `systemctl` and `scp` are
+the programs of this folder.
 """
 
 import os
@@ -10,7 +11,8 @@ import subprocess
 import tempfile
 import uuid
 
-ENTER = ("--mount", "--net", "--uts", "--pid", "--root")
+FOLDER = pathlib.Path(__file__).resolve().parent
+ENTER = ("--mount", "--net", "--uts", "--pid", "--root", "--wd")
 SETUP = """
 set -e
 mount --make-rprivate /
@@ -23,7 +25,11 @@ mount -t tmpfs tmp "$1/root/tmp" && chmod 1777 "$1/root/tmp"
 mount -t tmpfs run "$1/root/run" && mkdir "$1/root/run/lock"
 hostname "$2"
 ip link set lo up
-install -D -m 755 "$3" "$1/root/usr/local/bin/systemctl"
+install -D -m 755 -t "$1/root/usr/local/bin" "$3/systemctl" "$3/scp"
+if [ -n "$4" ]; then
+  mkdir "$1/root/machines"
+  mount --bind "$4" "$1/root/machines"
+fi
 touch "$1/root/machine-of-a-page"
 # The first process of the PID namespace waits for the others.
 exec chroot "$1/root" /bin/bash -c 'echo ready; while read -r _; do :; done'
@@ -40,7 +46,7 @@ def missing() -> str:
     folder = tempfile.mkdtemp(prefix="holdfast-docs-")
     try:
         tried = subprocess.run(["unshare", "--mount", "--net", "--uts", "--pid", "--fork", "bash", "-c", SETUP, "bash",
-                                folder, "try", "/bin/true"], capture_output=True, text=True, check=False,
+                                folder, "try", str(FOLDER), ""], capture_output=True, text=True, check=False,
                                stdin=subprocess.DEVNULL)
     finally:
         os.rmdir(folder)
@@ -50,13 +56,13 @@ def missing() -> str:
 class Machine:
     """One machine and one shell on it, whose folder and variables stay from block to block."""
 
-    def __init__(self, name: str, files: dict) -> None:
-        """`files`: path on the machine, below /root, → folder or file here that is copied there."""
+    def __init__(self, name: str, files: dict, shared: str = "") -> None:
+        """`files`: path on the machine, below /root, → folder here that is copied there. `shared`: a folder here with
+        one folder for each machine, through which `scp` passes files."""
         self._layer = tempfile.mkdtemp(prefix="holdfast-docs-")
-        systemctl = pathlib.Path(__file__).with_name("systemctl")
         self._holder = subprocess.Popen(
             ["unshare", "--mount", "--net", "--uts", "--pid", "--fork", "--kill-child", "bash", "-c", SETUP, "bash",
-             self._layer, name, str(systemctl)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+             self._layer, name, str(FOLDER), shared], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         if self._holder.stdout.readline() != "ready\n":
             raise RuntimeError(f"the machine {name} did not start")
         children = pathlib.Path(f"/proc/{self._holder.pid}/task/{self._holder.pid}/children").read_text().split()
@@ -102,6 +108,13 @@ class Machine:
             raise AssertionError(f"{place}: exit {failed.strip()}\n{text}{output}\n{self.logs()}")
         return output
 
+    def deliver(self) -> None:
+        """Puts files that other machines have sent where they belong."""
+        subprocess.run(["nsenter", "--target", str(self.pid), *ENTER, "bash", "-ec",
+                        'for box in /machines/"$1"/*/; do test -e "$box/folder" || continue; '
+                        'cp -p "$box"/files/* "$(cat "$box/folder")"; rm -r "$box"; done', "bash", self.name],
+                       check=True)
+
     def write(self, path: str, text: str, place: str) -> None:
         """Writes a file. A relative path is one of the shell's folder."""
         end = f"end-{uuid.uuid4()}"
@@ -112,6 +125,23 @@ class Machine:
         shown = subprocess.run(["nsenter", "--target", str(self.pid), *ENTER, "sh", "-c",
                                 "tail -n 20 /run/units/*.log"], capture_output=True, text=True, check=False)
         return shown.stdout
+
+    def connect(self, address: str, others: list) -> None:
+        """Makes a network of this machine, which has the switch, and the others: ADDRESS.1, ADDRESS.2, …"""
+        def inside(machine, *command):
+            subprocess.run(["nsenter", "--target", str(machine.pid), "--net", "ip", *command], check=True)
+        inside(self, "link", "add", "switch", "type", "bridge")
+        inside(self, "addr", "add", f"{address}.1/24", "dev", "switch")
+        inside(self, "link", "set", "switch", "up")
+        for number, other in enumerate(others, 2):
+            port = f"port{number}"
+            inside(self, "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", str(other.pid))
+            inside(self, "link", "set", port, "master", "switch", "up")
+            inside(other, "addr", "add", f"{address}.{number}/24", "dev", "eth0")
+            inside(other, "link", "set", "eth0", "up")
+        names = "\n".join(f"{address}.{number} {machine.name}" for number, machine in enumerate([self, *others], 1))
+        for machine in [self, *others]:
+            machine.write("/etc/hosts", f"127.0.0.1 localhost\n{names}\n", "the start")
 
     def stop(self) -> None:
         """Ends every process of the machine. The layer of its files goes with the last one."""

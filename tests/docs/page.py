@@ -64,6 +64,8 @@ def run(path: pathlib.Path, machines: dict) -> int:
         if kind == "run":
             output = "".join(machine.run(block.text, block.place) for machine in chosen(value))
             print(f"{block.place}: {block.text}{output}", flush=True)
+            for machine in machines.values():
+                machine.deliver()
         elif kind == "shows":
             if output is None:
                 raise AssertionError(f"{block.place}: no block above this one has run")

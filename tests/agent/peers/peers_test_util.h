@@ -250,6 +250,12 @@ class TestCertificates {
   PeerTlsFiles Far() const { return Files("ca", "far"); }
   /// Returns a certificate of another authority.
   PeerTlsFiles Stranger() const { return Files("ca", "stranger"); }
+  /// Makes a certificate of the authority with these subject alternative names, e.g.
+  /// "IP:127.0.0.1,URI:spiffe://c/agent/n0", in files called `name`.
+  PeerTlsFiles Issue(const std::string& name, const std::string& names) const {
+    EXPECT_TRUE(Make(name, names, "ca")) << name;
+    return Files("ca", name);
+  }
 
   /// Returns the certificates, made once per process.
   static const TestCertificates& Get() {

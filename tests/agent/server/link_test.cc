@@ -111,7 +111,12 @@ class LinkTest : public ::testing::Test {
     std::filesystem::remove_all(dir_);
   }
   void Start() {
-    auto server = coord::StartServer(coordinator_, endpoint_, {}, "listen", 1 << 20);
+    if (server_ != nullptr) server_.reset();
+    guarded_ =
+        coord::GuardedService::Make(coordinator_, coordinator::Coordinator::service_full_name(),
+                                    "test", {}, Clock::Real())
+            .value();
+    auto server = coord::StartServer(*guarded_, endpoint_, {}, "listen", 1 << 20);
     ASSERT_TRUE(server) << server.error().ToString();
     server_ = *std::move(server);
     GrpcLinkOptions options;
@@ -127,6 +132,7 @@ class LinkTest : public ::testing::Test {
   std::string dir_;
   Endpoint endpoint_;
   ScriptedCoordinator coordinator_;
+  std::unique_ptr<coord::GuardedService> guarded_;
   std::unique_ptr<grpc::Server> server_;
   RecordedDirectives recorded_;
   std::unique_ptr<GrpcCoordinatorLink> link_;

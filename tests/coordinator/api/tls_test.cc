@@ -29,8 +29,11 @@ class TlsTest : public ::testing::Test {
       GTEST_SKIP() << "the openssl command, which makes the certificates, does not run";
     }
     endpoint_ = *ParseEndpoint("127.0.0.1:0");
+    guarded_ = GuardedService::Make(service_, coordinator::Coordinator::service_full_name(), "test",
+                                    AccessOptions{}, Clock::Real())
+                   .value();
     auto server =
-        StartServer(service_, endpoint_, FilesOf(certificates_.Node()), "listen", 1 << 20);
+        StartServer(*guarded_, endpoint_, FilesOf(certificates_.Node()), "listen", 1 << 20);
     ASSERT_TRUE(server) << server.error().ToString();
     server_ = *std::move(server);
   }
@@ -45,6 +48,7 @@ class TlsTest : public ::testing::Test {
 
   const agent::TestCertificates& certificates_ = agent::TestCertificates::Get();
   coordinator::Coordinator::Service service_;
+  std::unique_ptr<GuardedService> guarded_;
   Endpoint endpoint_;
   std::unique_ptr<grpc::Server> server_;
 };

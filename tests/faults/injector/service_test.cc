@@ -44,7 +44,10 @@ class ServiceTest : public ::testing::Test {
     service_ = std::make_unique<InjectorService>(InjectorService::Identity{"c1", "n1", enabled},
                                                  *faults_, *book_, Clock::Real());
     Endpoint endpoint = ParseEndpoint("unix:" + folder_ + "/fault.sock").value();
-    server_ = coord::StartServer(*service_, endpoint, {}, "listen").value();
+    guarded_ = coord::GuardedService::Make(*service_, FaultInjector::service_full_name(), "c1", {},
+                                           Clock::Real())
+                   .value();
+    server_ = coord::StartServer(*guarded_, endpoint, {}, "listen").value();
     stub_ = FaultInjector::NewStub(coord::MakeChannel(endpoint, {}).value());
   }
   void Stop() {
@@ -87,6 +90,7 @@ class ServiceTest : public ::testing::Test {
   std::unique_ptr<OrderBook> book_;
   std::unique_ptr<NodeFaults> faults_;
   std::unique_ptr<InjectorService> service_;
+  std::unique_ptr<coord::GuardedService> guarded_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<FaultInjector::Stub> stub_;
   pid_t trainer_ = 0;

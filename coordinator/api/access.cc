@@ -1,0 +1,99 @@
+#include "coordinator/api/access.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace holdfast::coord {
+namespace {
+constexpr std::string_view kCoordinator = "Coordinator";
+constexpr std::string_view kAgent = "Agent";
+constexpr std::string_view kFaults = "FaultInjector";
+
+constexpr RoleSet kReaders = Role::kViewer | Role::kOperator | Role::kRunner;
+constexpr RoleSet kRunners = Only(Role::kRunner);
+constexpr RoleSet kOperators = Only(Role::kOperator);
+constexpr RoleSet kAgents = Only(Role::kAgent);
+
+constexpr AccessRule kRules[] = {
+    {kCoordinator, "Attach", kAgents},
+    {kCoordinator, "Report", kAgents},
+    {kCoordinator, "Join", kAgents},
+    {kCoordinator, "Observe", kAgents},
+    {kCoordinator, "DecideRestore", kAgents},
+    {kCoordinator, "GetStatus", kReaders},
+    {kCoordinator, "ListVersions", kReaders},
+    {kCoordinator, "PlanRestore", kOperators},
+    {kCoordinator, "Pin", kOperators},
+    {kCoordinator, "Retain", kOperators},
+    {kCoordinator, "ForgetJob", kOperators},
+    {kCoordinator, "StartRun", kRunners},
+    {kCoordinator, "StopRun", kRunners},
+    {kCoordinator, "GetRuns", kReaders},
+    {kCoordinator, "ListIncidents", kReaders},
+    {kCoordinator, "AcknowledgeIncident", kOperators},
+    {kCoordinator, "WhatIfLost", kReaders},
+    {kCoordinator, "Quarantine", kOperators},
+    {kCoordinator, "Adopt", kOperators},
+    {kCoordinator, "GetAudit", kOperators},
+    {kAgent, "ReadShard", Role::kOperator | Role::kAgent},
+    {kAgent, "VerifyShard", kOperators},
+    {kAgent, "ReadWorkerLog", Role::kOperator | Role::kRunner},
+    {kAgent, "Dump", kOperators},
+    {kFaults, "Inject", kOperators},
+    {kFaults, "End", kOperators},
+};
+}  // namespace
+
+std::string_view ToString(Role role) {
+  switch (role) {
+    case Role::kViewer:
+      return "viewer";
+    case Role::kOperator:
+      return "operator";
+    case Role::kRunner:
+      return "runner";
+    case Role::kAgent:
+      return "agent";
+  }
+  return "unknown";
+}
+
+RoleSet RoleNamed(std::string_view name) {
+  for (const Role role : kRoles) {
+    if (ToString(role) == name) return Only(role);
+  }
+  return kNoRoles;
+}
+
+std::string ToString(RoleSet roles) {
+  std::string text;
+  for (const Role role : kRoles) {
+    if ((roles & Only(role)) == 0) continue;
+    if (!text.empty()) text += ", ";
+    text += ToString(role);
+  }
+  return text.empty() ? "no role" : text;
+}
+
+std::span<const AccessRule> AccessRules() { return kRules; }
+
+const AccessRule* FindAccessRule(std::string_view service, std::string_view method) {
+  service.remove_prefix(service.rfind('.') + 1);  // npos + 1 is 0
+  const auto* const found = std::ranges::find_if(kRules, [&](const AccessRule& rule) {
+    return rule.service == service && rule.method == method;
+  });
+  return found == std::end(kRules) ? nullptr : found;
+}
+
+std::string AccessTable() {
+  std::string table;
+  for (const AccessRule& rule : kRules) {
+    table += fmt::format("| `{}.{}` |", rule.service, rule.method);
+    for (const Role role : kRoles) table += (rule.roles & Only(role)) != 0 ? " yes |" : " |";
+    table += '\n';
+  }
+  return table;
+}
+
+}  // namespace holdfast::coord

@@ -1,0 +1,79 @@
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/config.h"
+#include "base/endpoint.h"
+#include "base/status.h"
+#include "coordinator/api/access.h"
+
+namespace holdfast::coord {
+
+/// Who has which roles, besides what a certificate or the owner of a socket decides.
+struct AccessOptions {
+  /// Members of this group of the system are operators and runners, where no TLS is configured.
+  std::string operators_group = "holdfast-operators";
+  /// Users whose processes are agents, besides root and the user of the server.
+  std::vector<std::string> agent_users;
+  /// Refuses certificates without a name of the form spiffe://CLUSTER/ROLE/NAME.
+  bool require_names = false;
+
+  /// Adds the key access.operators_group, and for a coordinator access.agent_users.
+  void Bind(ConfigSchema& schema, bool coordinator);
+  /// Adds the key tls.require_names; after the other keys of [tls].
+  void BindNames(ConfigSchema& schema);
+};
+
+/// The process or machine that makes a call.
+struct Caller {
+  RoleSet roles = kNoRoles;
+  std::string name;    // e.g. "user alice (uid 1001)" or "spiffe://c1/agent/n0"
+  std::string from;    // its address, e.g. "ipv4:127.0.0.1:40000" or "unix:/run/c.sock"
+  std::string remedy;  // how a caller like this gets another role
+};
+
+/// Identifies the callers of one server. Thread-safe.
+class CallerRegistry {
+ public:
+  /// `clock` outlives the registry.
+  CallerRegistry(std::string cluster, AccessOptions options, const Clock& clock);
+  ~CallerRegistry();
+
+  /// Sets where the server listens. Until then, callers over TCP have the role viewer.
+  void Serve(const Endpoint& endpoint, bool tls);
+  /// Returns the caller of `call`, which is in progress.
+  Caller Identify(grpc_call* call) const;
+
+ private:
+  struct Listening;
+  class Users;
+  Caller IdentifyCertificate(grpc_call* call) const;
+  Caller IdentifySocketFile(const std::string& path) const;
+  Caller IdentifyOwner(const std::string& peer, const Listening& listening) const;
+
+  const std::string cluster_;
+  const AccessOptions options_;
+  std::unique_ptr<Users> users_;
+  std::atomic<std::shared_ptr<const Listening>> listening_;
+};
+
+/// A name in a certificate: spiffe://CLUSTER/ROLE/NAME.
+struct SpiffeName {
+  std::string cluster;
+  Role role = Role::kViewer;
+  std::string name;
+};
+/// Parses a name. InvalidArgument: another form, or no such role.
+Result<SpiffeName> ParseSpiffeName(std::string_view uri);
+
+/// Returns OK, or PermissionDenied if the caller's certificate names another node than `node`.
+/// Certificates without a name, and callers without TLS, may be any node.
+Status CheckOwnNode(const grpc::ServerContextBase& context, const std::string& node);
+
+}  // namespace holdfast::coord
