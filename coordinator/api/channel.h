@@ -10,6 +10,7 @@
 #include "base/endpoint.h"
 #include "base/status.h"
 #include "coordinator/api/access_guard.h"
+#include "coordinator/api/unix_acceptor.h"
 
 namespace holdfast::coord {
 
@@ -19,6 +20,9 @@ struct TlsFiles {
   std::string ca;
   std::string cert;
   std::string key;
+  /// Permits TCP over loopback without the files: other users of the machine can then take the
+  /// server's place while it does not run.
+  bool insecure_loopback = false;
   bool configured() const { return !ca.empty() || !cert.empty() || !key.empty(); }
 };
 
@@ -30,8 +34,8 @@ inline constexpr int kDataMessageBytesMax = 4 << 20;
 /// Returns the form of an endpoint that gRPC clients dial. gRPC servers bind Endpoint::ToString().
 std::string GrpcTarget(const Endpoint& endpoint);
 
-/// Returns the credentials to connect to `endpoint`. InvalidArgument: the endpoint is not local and
-/// `tls` is not configured.
+/// Returns the credentials to connect to `endpoint`; a unix socket never has TLS. InvalidArgument:
+/// the endpoint is not local and `tls` is not configured.
 Result<std::shared_ptr<grpc::ChannelCredentials>> MakeChannelCredentials(const Endpoint& endpoint,
                                                                          const TlsFiles& tls);
 
@@ -41,8 +45,13 @@ Result<std::shared_ptr<grpc::ChannelCredentials>> MakeChannelCredentials(const E
 Result<std::shared_ptr<grpc::Channel>> MakeChannel(const Endpoint& endpoint, const TlsFiles& tls,
                                                    int message_bytes_max = kControlMessageBytesMax);
 
-/// Returns the credentials to listen on `endpoint`. InvalidArgument: the endpoint is not local and
-/// `tls` is not configured; the message names the configuration key `key`.
+/// Returns OK if `endpoint` may be used as `tls` configures: with TLS, as a unix socket, or, with
+/// `insecure_loopback`, as a loopback address. InvalidArgument: the message names the key `key`.
+Status CheckPlain(const Endpoint& endpoint, const TlsFiles& tls, std::string_view key);
+
+/// Returns the credentials to listen on `endpoint`. InvalidArgument: `tls` is not configured, and
+/// the endpoint is neither a unix socket nor, with `insecure_loopback`, a loopback address; the
+/// message names the configuration key `key`.
 Result<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(const Endpoint& endpoint,
                                                                        const TlsFiles& tls,
                                                                        std::string_view key);
@@ -55,14 +64,38 @@ bool IsListening(const Endpoint& endpoint);
 using InterceptorFactories =
     std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>>;
 
-/// Starts a server with `service` on `endpoint`, which outlives the server. A unix socket gets mode
-/// 0600: only root and the user of this process can connect. Unavailable if the address is in use.
-/// Sets the port of `endpoint` to the one that was bound. `threads_max` limits the threads of a
-/// synchronous service: calls beyond the limit fail with ResourceExhausted; 0: no limit.
-Result<std::unique_ptr<grpc::Server>> StartServer(GuardedService& service, Endpoint& endpoint,
-                                                  const TlsFiles& tls, std::string_view key,
-                                                  int message_bytes_max = kControlMessageBytesMax,
-                                                  int threads_max = 0,
-                                                  InterceptorFactories interceptors = {});
+/// A running gRPC server, and the acceptor of its unix socket. The destructor stops both at once.
+class ApiServer {
+ public:
+  explicit ApiServer(std::unique_ptr<grpc::Server> server) : server_(std::move(server)) {}
+  ~ApiServer();
+  ApiServer(const ApiServer&) = delete;
+  ApiServer& operator=(const ApiServer&) = delete;
+
+  /// Accepts the connections to a unix socket. Once. `clock` outlives the server.
+  Status Listen(const std::string& path, UnixConnections& connections, const Clock& clock);
+  /// Accepts no more connections, and ends the calls that are in progress at the deadline.
+  template <typename Deadline>
+  void Shutdown(const Deadline& deadline) {
+    acceptor_.reset();
+    server_->Shutdown(deadline);
+  }
+  /// Returns once all calls have ended after a Shutdown().
+  void Wait() { server_->Wait(); }
+
+ private:
+  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<UnixAcceptor> acceptor_;  // of a unix socket
+};
+
+/// Starts a server with `service`, which outlives the server, on `endpoint`. Every user can connect
+/// to a unix socket; the kernel reports the user of each connection. Unavailable if the address is
+/// in use. Sets the port of `endpoint` to the one that was bound. `threads_max` limits the threads
+/// of a synchronous service: calls beyond the limit fail with ResourceExhausted; 0: no limit.
+Result<std::unique_ptr<ApiServer>> StartServer(GuardedService& service, Endpoint& endpoint,
+                                               const TlsFiles& tls, std::string_view key,
+                                               int message_bytes_max = kControlMessageBytesMax,
+                                               int threads_max = 0,
+                                               InterceptorFactories interceptors = {});
 
 }  // namespace holdfast::coord

@@ -80,6 +80,7 @@ Result<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
   runs.node_lease = options.node_lease;
   runs.has_restart_command = !config.restart_command.empty();
   runs.port_seed = static_cast<uint32_t>(RandomSeed());
+  runs.jobs_per_user = static_cast<uint32_t>(config.jobs_per_user);
   runs.command_attempts = static_cast<uint32_t>(config.restart_attempts);
   runs.command_cooldown = std::chrono::milliseconds(config.restart_cooldown_ms);
   HOLDFAST_ASSIGN_OR_RETURN(runs.detect_action, ParseDetectAction(config.detect_action));
@@ -122,11 +123,12 @@ Result<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
   HOLDFAST_ASSIGN_OR_RETURN(
       server->guarded_,
       GuardedService::Make(*server->service_, coordinator::Coordinator::service_full_name(),
-                           config.cluster, config.access, clock));
+                           config.cluster, config.access, clock, &server->applier_->job_owners()));
   HOLDFAST_ASSIGN_OR_RETURN(server->audit_log_,
                             AuditLog::Open({config.data_dir + "/audit.log"}, clock));
   server->auditor_ = std::make_unique<Auditor>(*server->audit_log_, server->guarded_->callers());
   server->service_->RecordIn(*server->auditor_);
+  server->service_->Identify(server->guarded_->callers(), config.run_as_users);
   HOLDFAST_ASSIGN_OR_RETURN(server->server_,
                             StartServer(*server->guarded_, server->endpoint_, config.tls, "listen",
                                         kControlMessageBytesMax, 0, std::move(interceptors)));

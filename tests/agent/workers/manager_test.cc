@@ -77,6 +77,7 @@ class WorkerManagerTest : public ::testing::Test {
     wanted.command = {"/bin/sh", "-c", script};
     wanted.directory = root_;
     wanted.grace_ms = 200;
+    wanted.uid = ::geteuid();
     return wanted;
   }
   void StopJob(const std::string& job, int64_t grace_ms) {
