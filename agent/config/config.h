@@ -42,7 +42,7 @@ struct AgentConfig {
   int64_t scrub_pause_ms = 3'600'000;
   std::vector<std::string> labels;  // name=value
   int64_t sessions_per_user = 256;
-  int64_t silent_per_user = 32;
+  int64_t silent_per_user = 64;
   int64_t arena_percent_per_user = 75;
   bool workers_enabled = false;
   std::string workers_address = "127.0.0.1";

@@ -31,7 +31,7 @@ struct SessionLimits {
   size_t all = 1024;
   size_t reserved = 64;  // of `all`, for root and the user of the agent
   size_t per_user = 256;
-  size_t silent_per_user = 32;  // connections without a Hello
+  size_t silent_per_user = 64;  // connections without a Hello
   size_t new_per_second = 512;  // of one user
 };
 
