@@ -51,6 +51,7 @@ Status StartCluster(Configuration& way, uint64_t state_bytes, int rounds) {
   options.arena_bytes = (state_bytes / kNodes * 5 + (32ULL << 20)) * static_cast<uint64_t>(rounds);
   options.agent_settings = way.settings;
   options.agent_settings.push_back("peers.listen=127.0.0.1:0");
+  options.agent_settings.push_back("insecure_loopback=true");
   way.cluster = std::make_unique<local::Cluster>(options);
   return way.cluster->Start();
 }

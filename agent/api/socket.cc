@@ -24,7 +24,7 @@
 
 namespace holdfast::agent {
 namespace {
-constexpr int kBacklog = 128;
+constexpr int kBacklog = 4096;
 constexpr size_t kFdsMax = 4;
 constexpr auto kDirectoryLockWait = std::chrono::seconds(5);
 

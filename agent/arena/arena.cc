@@ -117,6 +117,7 @@ class NodeArena : public Arena {
   std::set<RankKey> busy_ HOLDFAST_GUARDED_BY(mutex_);  // being reserved or released
   Segments segments_ HOLDFAST_GUARDED_BY(mutex_);
   uint64_t reserved_bytes_ HOLDFAST_GUARDED_BY(mutex_) = 0;  // also of segments being made
+  std::map<uid_t, uint64_t> reserved_of_ HOLDFAST_GUARDED_BY(mutex_);  // the same by user
 };
 
 Status NodeArena::AdoptAll() {
@@ -156,6 +157,7 @@ Status NodeArena::AdoptOne(KeptEntry entry) {
   if (status.ok()) {
     MutexLock lock(mutex_);
     reserved_bytes_ += (*adopted)->bytes();
+    reserved_of_[(*adopted)->owner().uid] += (*adopted)->bytes();
     Log(LogLevel::kInfo, "SegmentAdopted",
         {Kv("segment", note), Kv("bytes", (*adopted)->bytes()),
          Kv("holds", (*adopted)->DescribeHeld())});
@@ -225,9 +227,20 @@ Result<Segment*> NodeArena::ReserveFor(const SegmentOwner& owner, uint32_t slots
 Status NodeArena::TakeBudget(const SegmentShape& shape) {
   MutexLock lock(mutex_);
   uint64_t wanted = shape.segment_bytes();
+  const uid_t uid = shape.owner.uid;
+  const uint64_t has = reserved_of_[uid];
+  const uint64_t most = uid == 0 ? 0 : options_.user_bytes;
+  if (most != 0 && (has > most || wanted > most - has)) {
+    return ResourceExhaustedError(fmt::format(
+        "{}/{} needs {} ({} slots of {}), but uid {} has {} of the {} that one user may have of "
+        "the arena: end another job, use fewer slots, or raise limits.arena_percent_per_user",
+        shape.owner.job, ShardName(shape.owner.rank), FormatBytes(wanted), shape.slots,
+        FormatBytes(shape.slot_bytes), uid, FormatBytes(has), FormatBytes(most)));
+  }
   if (reserved_bytes_ <= options_.budget_bytes &&
       wanted <= options_.budget_bytes - reserved_bytes_) {
     reserved_bytes_ += wanted;
+    reserved_of_[uid] += wanted;
     return Status::Ok();
   }
   return ResourceExhaustedError(fmt::format(
@@ -248,6 +261,7 @@ Result<Segment*> NodeArena::CreateFor(const SegmentShape& shape) {
   MutexLock lock(mutex_);
   if (!status.ok()) {
     reserved_bytes_ -= shape.segment_bytes();
+    reserved_of_[shape.owner.uid] -= shape.segment_bytes();
     return Fail(std::move(status));
   }
   Segment* segment = created->get();
@@ -342,10 +356,12 @@ Status NodeArena::ReleaseBusy(const RankKey& key) {
     segments_.erase(key);
   }
   uint64_t bytes = released->bytes();
+  const uid_t uid = released->owner().uid;
   std::string note = released->note();
   released.reset();  // unmaps, which is slow: without the mutex, and before the budget is free
   MutexLock lock(mutex_);
   reserved_bytes_ -= bytes;
+  reserved_of_[uid] -= bytes;
   Log(LogLevel::kInfo, "SegmentFreed",
       {Kv("segment", note), Kv("reserved_bytes", reserved_bytes_)});
   return Status::Ok();

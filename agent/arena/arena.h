@@ -84,6 +84,7 @@ class Segment {
 
 struct ArenaOptions {
   uint64_t budget_bytes = 0;  // over all segments, control blocks included
+  uint64_t user_bytes = 0;    // the same for the segments of a user other than root; 0: no limit
   std::string run_dir;        // the folder of keeper.sock
   bool start_keeper = true;   // false: another process starts the keeper
   std::string keeper_binary;  // started when no keeper answers; empty: next to this executable

@@ -41,11 +41,16 @@ void AgentConfig::Bind(ConfigSchema& schema) {
              "Name of the cluster; data directories of another cluster are refused.");
   schema.Add("node", &node, "Name of this node, unique in the cluster.");
   schema.Add("coordinator", &coordinator,
-             "Address of the coordinator: host:port or unix:/path. Of several coordinators: all "
-             "addresses, separated by commas.");
+             "Address of the coordinator: unix:/path or host:port. Of several coordinators: all "
+             "addresses, separated by commas. host:port only with [tls], or with "
+             "insecure_loopback.");
   schema.Add(
       "data_listen", &data_listen,
-      "Address for shard readers (agents, operators): host:port (port 0: any) or unix:/path.");
+      "Address for shard readers (agents, operators): unix:/path or host:port (port 0: any). "
+      "Empty: data.sock in run_dir.");
+  schema.Add("insecure_loopback", &tls.insecure_loopback,
+             "Permit TCP over loopback without [tls]. Every user of this machine can reach such an "
+             "address, and listen at it while the process it belongs to does not run.");
   schema.Add("run_dir", &run_dir,
              "Folder of the sockets: agent.sock for trainers, keeper.sock for the keeper.");
   schema.Add("data_dirs", &data_dirs,
@@ -84,14 +89,27 @@ void AgentConfig::Bind(ConfigSchema& schema) {
       "Rate at which shards in memory and on disk are read again to find decay; 0: never.");
   schema.Add("scrub.pause_ms", &scrub_pause_ms,
              "Pause between two such passes and before the first.", 10, 604'800'000);
+  schema.Add("limits.sessions_per_user", &sessions_per_user,
+             "Trainers of one user that can be connected. Root and this agent's user have no limit "
+             "of their own.",
+             1, 896);
+  schema.Add("limits.silent_per_user", &silent_per_user,
+             "Connections of one user that have not sent a Hello; the oldest is closed for a new "
+             "one.",
+             1, 896);
+  schema.Add("limits.arena_percent_per_user", &arena_percent_per_user,
+             "Share of arena.bytes that one user other than root may have, in percent.", 1, 100);
   schema.Add("workers.enabled", &workers_enabled,
-             "Launch the workers of `holdfast run`, as this agent's user: any client that reaches "
-             "the coordinator can then run programs here.");
+             "Launch the workers of `holdfast run`, as the user who asks for the run. An agent "
+             "that is not root needs CAP_SETUID and CAP_SETGID for other users than its own.");
   schema.Add("workers.address", &workers_address,
              "Address of this node for workers on other nodes (MASTER_ADDR).");
   schema.Add("workers.log_dir", &workers_log_dir,
              "Folder for the output of workers: <job>/<launch>/rank-<r>.log; the newest five "
              "launches stay.");
+  schema.Add("workers.default_user", &workers_default_user,
+             "User of the workers whose run names no user, since an earlier version recorded it. "
+             "Empty: such workers are refused.");
   schema.Add("gpus.nvml_library", &nvml_library,
              "Library of the NVIDIA driver that reports errors of the node's GPUs (Xids), used "
              "where it exists; empty: never.");
@@ -108,13 +126,20 @@ void AgentConfig::Bind(ConfigSchema& schema) {
   access.BindNames(schema);
 }
 
+AgentConfig AgentConfig::Resolved() const {
+  AgentConfig resolved = *this;
+  if (data_listen.empty()) resolved.data_listen = "unix:" + run_dir + "/data.sock";
+  if (peers.listen.empty()) resolved.peers.listen = "unix:" + run_dir + "/peers.sock";
+  return resolved;
+}
+
 Status AgentConfig::Check() const {
   HOLDFAST_RETURN_IF_ERROR(ValidateName("cluster", cluster));
   HOLDFAST_RETURN_IF_ERROR(ValidateName("node", node));
   if (auto list = ParseEndpointList(coordinator); !list) {
     return list.error().WithContext("coordinator");
   }
-  HOLDFAST_RETURN_IF_ERROR(CheckEndpoint("data_listen", data_listen));
+  HOLDFAST_RETURN_IF_ERROR(CheckEndpoint("data_listen", Resolved().data_listen));
   if (run_dir.empty() || run_dir.front() != '/') {
     return InvalidArgumentError(fmt::format("run_dir '{}' is not an absolute path", run_dir));
   }
@@ -169,11 +194,20 @@ Status AgentConfig::Check() const {
 
 Status AgentConfig::CheckStart() const {
   HOLDFAST_RETURN_IF_ERROR(Check());
+  HOLDFAST_ASSIGN_OR_RETURN(const auto coordinators, ParseEndpointList(coordinator));
+  for (const Endpoint& one : coordinators) {
+    HOLDFAST_RETURN_IF_ERROR(coord::CheckPlain(one, tls, "coordinator"));
+  }
   auto channels = coord::LeaderChannel::Make(coordinator, tls);
   if (!channels) return channels.error().WithContext("coordinator");
-  HOLDFAST_ASSIGN_OR_RETURN(const Endpoint listen, ParseEndpoint(data_listen));
+  const AgentConfig resolved = Resolved();
+  HOLDFAST_ASSIGN_OR_RETURN(const Endpoint listen, ParseEndpoint(resolved.data_listen));
   auto credentials = coord::MakeServerCredentials(listen, tls, "data_listen");
   if (!credentials) return credentials.error();
+  if (peers.secret_file.empty()) {
+    HOLDFAST_ASSIGN_OR_RETURN(const Endpoint peers_listen, ParseEndpoint(resolved.peers.listen));
+    HOLDFAST_RETURN_IF_ERROR(coord::CheckPlain(peers_listen, tls, "peers.listen"));
+  }
   return peers.CheckFiles({tls.ca, tls.cert, tls.key});
 }
 

@@ -18,8 +18,8 @@ struct AgentConfig {
 
   std::string cluster = "holdfast";
   std::string node;  // default: the host's name
-  std::string coordinator = "127.0.0.1:7070";
-  std::string data_listen = "127.0.0.1:0";
+  std::string coordinator = "unix:/run/holdfast/coordinator.sock";
+  std::string data_listen;  // empty: data.sock in run_dir
   std::string run_dir = "/run/holdfast";
   std::vector<std::string> data_dirs = {"/var/lib/holdfast/data"};
   std::string log_level = "info";
@@ -42,9 +42,13 @@ struct AgentConfig {
   uint64_t scrub_bytes_per_s = 64ULL << 20;
   int64_t scrub_pause_ms = 3'600'000;
   std::vector<std::string> labels;  // name=value
+  int64_t sessions_per_user = 256;
+  int64_t silent_per_user = 64;
+  int64_t arena_percent_per_user = 75;
   bool workers_enabled = false;
   std::string workers_address = "127.0.0.1";
   std::string workers_log_dir = "/var/log/holdfast";
+  std::string workers_default_user;  // empty: none
   std::string nvml_library = "libnvidia-ml.so.1";
   coord::MetricsOptions metrics;
 
@@ -52,6 +56,8 @@ struct AgentConfig {
   void Bind(ConfigSchema& schema);
   /// Returns `labels` as a map. InvalidArgument for a label without a name or a value.
   Result<std::map<std::string, std::string>> Labels() const;
+  /// Returns the configuration with the addresses that depend on run_dir.
+  AgentConfig Resolved() const;
   /// Checks what the schema cannot: names, endpoints, paths, levels.
   Status Check() const;
   /// Calls Check(), and also checks the content of the files that the configuration names, so that

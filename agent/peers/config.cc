@@ -13,7 +13,8 @@ namespace holdfast::agent {
 void PeersConfig::Bind(ConfigSchema& schema) {
   schema.Add("peers.listen", &listen,
              "Address at which other nodes read parity and shards: host:port (port 0: any) or "
-             "unix:/path.");
+             "unix:/path. A loopback address only with peers.secret_file, [tls] or "
+             "insecure_loopback. Empty: peers.sock in run_dir, for nodes of one machine.");
   schema.Add("peers.advertise", &advertise,
              "Address that other nodes use, if it differs from peers.listen: host:port or "
              "unix:/path.");
@@ -42,7 +43,7 @@ void PeersConfig::Bind(ConfigSchema& schema) {
 }
 
 Status PeersConfig::Check(bool has_tls) const {
-  const auto address = ParseEndpoint(listen);
+  const auto address = ParseEndpoint(listen.empty() ? "unix:/peers.sock" : listen);
   if (!address) return address.error().WithContext("peers.listen");
   if (!secret_file.empty() && secret_file.front() != '/') {
     return InvalidArgumentError(

@@ -13,7 +13,7 @@ namespace holdfast::agent {
 
 /// The section [peers] of an agent's configuration.
 struct PeersConfig {
-  std::string listen = "127.0.0.1:0";
+  std::string listen;     // empty: peers.sock in the agent's run_dir
   std::string advertise;  // empty: listen
   std::string secret_file;
   bool plain_text = false;

@@ -44,6 +44,14 @@ std::string NameOf(const sockaddr_storage& from) {
   return "a local peer";
 }
 
+/// Whether the process at the other end of a unix socket belongs to root or to this agent's user.
+bool IsAgentsUser(int socket) {
+  ucred peer{};
+  socklen_t size = sizeof(peer);
+  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 &&
+         (peer.uid == 0 || peer.uid == ::geteuid());
+}
+
 /// Returns whether operators should see this end of a connection: a missing permission or a defect.
 bool IsSuspicious(const Status& why) {
   return why.code() == ErrorCode::kPermissionDenied ||
@@ -171,6 +179,13 @@ void TcpPeerServer::AcceptAll() {
       Log(LogLevel::kWarn, "PeerNotAccepted",
           {Kv("error", ErrnoStatus(errno, "accept").ToString())});
       return;
+    }
+    // With a secret, the handshake decides.
+    if (address_.kind == Endpoint::Kind::kUnix && context_.self.secret.empty() &&
+        !IsAgentsUser(socket.get())) {
+      ++context_.counters.rejected;
+      LogRejected(NameOf(from), PermissionDeniedError("the process belongs to another user"));
+      continue;
     }
     DisableDelay(socket.get());
     Reap();

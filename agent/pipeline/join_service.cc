@@ -164,11 +164,12 @@ void JoinService::OnJoined(uint64_t session_id, const Result<Incarnation>& incar
   const std::pair<std::string, std::string> run{session->job, session->run_id};
   if (incarnation) {
     if (joined_.size() >= kJoinedMax) joined_.erase(joined_.begin());
-    joined_[run] = *incarnation;
+    joined_[run] = {*incarnation, session->peer().uid};
     session->incarnation = *incarnation;
   } else if (auto known = joined_.find(run);
-             incarnation.error().code() == ErrorCode::kUnavailable && known != joined_.end()) {
-    session->incarnation = known->second;
+             incarnation.error().code() == ErrorCode::kUnavailable && known != joined_.end() &&
+             known->second.uid == session->peer().uid) {
+    session->incarnation = known->second.incarnation;
   } else {
     return Refuse(*session, incarnation.error());
   }

@@ -91,7 +91,12 @@ class JoinService {
   Executor& workers_;
   TrainerProcesses& processes_;
   SessionControl* control_ = nullptr;
-  std::map<std::pair<std::string, std::string>, Incarnation> joined_;  // by job and run ID
+  /// The last join of a run that the coordinator accepted, and the user of its process.
+  struct Joined {
+    Incarnation incarnation;
+    uid_t uid = 0;
+  };
+  std::map<std::pair<std::string, std::string>, Joined> joined_;  // by job and run ID
 };
 
 }  // namespace holdfast::agent

@@ -65,7 +65,7 @@ Node::Node(const NodeOptions& options, Arena& arena, Volume& volume, Coordinator
       restores_(restore_tools_, loop_, sessions_, preparer_, readers_),
       joins_({.node = options.node, .arena_bytes = arena.usage().budget_bytes}, link, clock, loop_,
              sessions_, ranks_, memory_, watched_, workers_, processes_),
-      trainers_(options.hello_timeout_ms,
+      trainers_(options.hello_timeout_ms, options.sessions,
                 {.joins = joins_,
                  .saves = saves_,
                  .restores = restores_,

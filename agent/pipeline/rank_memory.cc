@@ -24,6 +24,13 @@ Result<Segment*> RankMemory::FromArena(const SegmentOwner& owner, uint32_t slots
   return arena_.Reserve(owner, slots, slot_bytes);
 }
 
+bool RankMemory::FitsArena(uint32_t slots, uint64_t slot_bytes) const {
+  const ArenaUsage usage = arena_.usage();
+  const uint64_t bytes = kControlBytes + slots * RoundUp(slot_bytes, kSlotAlign);
+  return usage.reserved_bytes <= usage.budget_bytes &&
+         bytes <= usage.budget_bytes - usage.reserved_bytes;
+}
+
 Result<RankLease> RankMemory::Reserve(const SegmentOwner& owner, uint32_t slots,
                                       uint64_t slot_bytes, uint32_t world) {
   const RankKey key{owner.job, owner.rank};
@@ -81,11 +88,13 @@ bool RankMemory::ReassignIdle(const SegmentOwner& owner, uint32_t slots, uint64_
                               uint32_t world, Result<Segment*>* segment) {
   std::vector<RankLease> idle = ranks_.Idle(owner.job, world);
   bool more = false;
-  while (!*segment && !idle.empty()) {
+  while (!*segment && segment->error().code() == ErrorCode::kResourceExhausted && !idle.empty()) {
     RankLease rank = std::move(idle.back());
     idle.pop_back();
     Segment* memory = &rank->segment;
     const SegmentOwner old = memory->owner();
+    // The user has the largest share that one may have: memory of others does not help.
+    if (owner.uid != old.uid && FitsArena(slots, slot_bytes)) continue;
     if (!Retire(rank, /*on_disk_too=*/true).ok()) {
       more = true;
       continue;

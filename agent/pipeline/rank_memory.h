@@ -43,6 +43,8 @@ class RankMemory {
   void ReleaseRetained();
 
  private:
+  /// Whether the arena has room for such a segment.
+  bool FitsArena(uint32_t slots, uint64_t slot_bytes) const;
   Result<Segment*> FromArena(const SegmentOwner& owner, uint32_t slots, uint64_t slot_bytes);
   Result<RankLease> ReserveInTurn(const SegmentOwner& owner, uint32_t slots, uint64_t slot_bytes,
                                   uint32_t world);

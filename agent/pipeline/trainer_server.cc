@@ -1,7 +1,9 @@
 #include "agent/pipeline/trainer_server.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <map>
@@ -16,10 +18,10 @@
 namespace holdfast::agent {
 namespace {
 
-constexpr size_t kSessionsMax = 512;
-/// Limit of one user's connections without a Hello. A trainer sends its Hello at once; silent
-/// connections must not use up the places of trainers.
-constexpr size_t kSilentMax = 64;
+// Connections accepted in one turn of the loop, so that a flood does not delay the trainers.
+constexpr int kAcceptsPerTurn = 256;
+constexpr std::chrono::seconds kPaceTime(1);
+constexpr size_t kPacesMax = 4096;
 // Packets handled for one trainer before the other trainers are served.
 constexpr int kPacketsPerTurn = 16;
 
@@ -30,14 +32,19 @@ Message Decode(std::span<const std::byte> packet) {
   return message;
 }
 
+/// Root and the user of the agent: they have no limit of their own.
+bool IsTrusted(uid_t uid) { return uid == 0 || uid == ::geteuid(); }
+
 }  // namespace
 
-TrainerServer::TrainerServer(int64_t hello_timeout_ms, const TrainerServices& services,
-                             CoordinatorLink& link, Clock& clock, LoopQueue& loop,
+TrainerServer::TrainerServer(int64_t hello_timeout_ms, const SessionLimits& limits,
+                             const TrainerServices& services, CoordinatorLink& link,
+                             Clock& clock, LoopQueue& loop,
                              SessionTable& sessions, RankRegistry& ranks, const JobTable& jobs,
                              WatchedRanks& watched, TrainerProcesses& processes,
                              ProcessTable& table)
     : hello_timeout_ms_(hello_timeout_ms),
+      limits_(limits),
       services_(services),
       link_(link),
       clock_(clock),
@@ -55,7 +62,9 @@ void TrainerServer::Poll(int timeout_ms) {
   std::vector<pollfd> polled;
   std::vector<uint64_t> ids;
   polled.push_back({loop_.fd(), POLLIN, 0});
-  polled.push_back({sessions_.all().size() < kSessionsMax ? listener_.get() : -1, POLLIN, 0});
+  // Connections beyond the limits are accepted and closed: if they waited, those of other users
+  // would wait behind them.
+  polled.push_back({listener_.get(), POLLIN, 0});
   for (const auto& [id, session] : sessions_.all()) {
     // The loop does not read packets of a trainer that is joining. It only detects the trainer's
     // end.
@@ -93,7 +102,7 @@ void TrainerServer::Serve(Session& session, int socket_events, bool dead) {
 }
 
 void TrainerServer::Accept() {
-  while (sessions_.all().size() < kSessionsMax) {
+  for (int i = 0; i < kAcceptsPerTurn; ++i) {
     auto accepted = AcceptUnix(listener_.get());
     if (!accepted) {
       Log(LogLevel::kWarn, "AcceptFailed", {Kv("error", accepted.error().ToString())});
@@ -103,12 +112,14 @@ void TrainerServer::Accept() {
     UniqueFd socket = std::move(**accepted);
     auto peer = table_.PeerOf(socket.get());
     if (!peer) continue;
+    if (!KeepsPace(peer->uid)) continue;  // closes the connection
+    DropSilent(peer->uid);
+    if (!Admits(peer->uid)) continue;
     auto pid_fd = table_.PidFdOfPeer(socket.get());
     // A process that the agent cannot see is refused after its Hello: it can be neither identified
     // nor observed.
     const bool visible = peer->pid > 0;
     if (!pid_fd && visible) continue;  // the process has ended already
-    DropSilent(peer->uid);
     sessions_.Add(std::move(socket), pid_fd ? std::move(*pid_fd) : UniqueFd(), *peer,
                   clock_.Now() + std::chrono::milliseconds(hello_timeout_ms_));
   }
@@ -124,13 +135,35 @@ void TrainerServer::DropSilent(uid_t uid) {
     if (oldest == nullptr) oldest = session.get();
     ++silent;
   }
-  if (silent < kSilentMax) return;
+  if (silent < limits_.silent_per_user) return;
   ReadPackets(*oldest);  // many ranks start at once: its Hello may be waiting to be read
   if (oldest->state != Session::State::kHello) return;
   Log(LogLevel::kDebug, "IdleConnectionDropped", {Kv("uid", uid), Kv("pid", oldest->peer().pid)});
   EndSession(*oldest,
-             fmt::format("its user has more than {} connections without a Hello", kSilentMax));
+             fmt::format("its user has more than {} connections without a Hello",
+                         limits_.silent_per_user));
   sessions_.Erase(oldest->id());
+}
+
+bool TrainerServer::KeepsPace(uid_t uid) {
+  if (IsTrusted(uid)) return true;
+  if (paces_.size() >= kPacesMax) paces_.clear();
+  Pace& pace = paces_[uid];
+  const Clock::TimePoint now = clock_.Now();
+  if (now - pace.since >= kPaceTime) pace = {now, 0};
+  return ++pace.begun <= limits_.new_per_second;
+}
+
+bool TrainerServer::Admits(uid_t uid) {
+  const bool trusted = IsTrusted(uid);
+  if (sessions_.all().size() >= limits_.all - (trusted ? 0 : limits_.reserved)) return false;
+  if (trusted) return true;
+  const auto own = std::ranges::count_if(sessions_.all(), [uid](const auto& entry) {
+    return entry.second->peer().uid == uid;
+  });
+  if (static_cast<size_t>(own) < limits_.per_user) return true;
+  Log(LogLevel::kDebug, "ConnectionRefused", {Kv("uid", uid), Kv("connections", own)});
+  return false;
 }
 
 void TrainerServer::ReadPackets(Session& session) {

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
@@ -24,6 +25,16 @@ struct TrainerServices {
   ShardPreparer& preparer;
 };
 
+/// How many connections the agent serves. Root and the user of the agent have no limit of their
+/// own.
+struct SessionLimits {
+  size_t all = 1024;
+  size_t reserved = 64;  // of `all`, for root and the user of the agent
+  size_t per_user = 256;
+  size_t silent_per_user = 64;  // connections without a Hello
+  size_t new_per_second = 512;  // of one user
+};
+
 /// Serves the trainers that connect to this node: accepts connections, reads and dispatches
 /// packets, ends sessions, and reports the trainers to the coordinator. Every number in a packet is
 /// checked here or by the service that the packet goes to. Only the node's loop thread uses it,
@@ -31,7 +42,8 @@ struct TrainerServices {
 class TrainerServer final : private SessionControl {
  public:
   /// The references outlive the server.
-  TrainerServer(int64_t hello_timeout_ms, const TrainerServices& services, CoordinatorLink& link,
+  TrainerServer(int64_t hello_timeout_ms, const SessionLimits& limits,
+                const TrainerServices& services, CoordinatorLink& link,
                 Clock& clock, LoopQueue& loop, SessionTable& sessions, RankRegistry& ranks,
                 const JobTable& jobs, WatchedRanks& watched, TrainerProcesses& processes,
                 ProcessTable& table);
@@ -62,6 +74,10 @@ class TrainerServer final : private SessionControl {
 
   void Accept();
   void DropSilent(uid_t uid);
+  /// Whether the limits permit one more connection of this user.
+  bool Admits(uid_t uid);
+  /// Whether this user has begun few connections within the last second.
+  bool KeepsPace(uid_t uid);
   void Serve(Session& session, int socket_events, bool dead);
   void Handle(Session& session, std::span<const std::byte> packet);
   void Dispatch(Session& session, MessageType type, std::span<const std::byte> packet);
@@ -71,7 +87,13 @@ class TrainerServer final : private SessionControl {
   void SweepClosed();
   void ReportRanks();
 
+  /// How many connections a user began within the current second.
+  struct Pace {
+    Clock::TimePoint since;
+    size_t begun = 0;
+  };
   const int64_t hello_timeout_ms_;
+  const SessionLimits limits_;
   const TrainerServices services_;
   CoordinatorLink& link_;
   Clock& clock_;
@@ -83,6 +105,7 @@ class TrainerServer final : private SessionControl {
   TrainerProcesses& processes_;
   ProcessTable& table_;
   UniqueFd listener_;
+  std::map<uid_t, Pace> paces_;
   std::atomic<uint32_t> session_count_{0};
 };
 

@@ -115,8 +115,9 @@ uint32_t DiskFreePercent(const std::vector<std::string>& dirs) {
 
 class AgentApplication final : public Application {
  public:
-  AgentApplication(const AgentConfig& config, const ServiceManager& manager, mode_t worker_umask)
-      : config_(config), manager_(manager), worker_umask_(worker_umask) {}
+  AgentApplication(const AgentConfig& config, const ServiceManager& manager,
+                   const WorkerDefaults& workers)
+      : config_(config.Resolved()), manager_(manager), worker_defaults_(workers) {}
   ~AgentApplication() override { Stop(); }
 
   Status Open();
@@ -135,7 +136,7 @@ class AgentApplication final : public Application {
 
   const AgentConfig config_;
   const ServiceManager manager_;
-  const mode_t worker_umask_;
+  const WorkerDefaults worker_defaults_;
   UniqueFd lock_;
   std::unique_ptr<Volume> volume_;
   PerTier<TierStore*> shared_tiers_{};
@@ -151,9 +152,10 @@ class AgentApplication final : public Application {
   std::unique_ptr<TelemetrySender> telemetry_;
   certificates::RevokedNames revoked_;
   std::unique_ptr<CertificateKeeper> certificates_;  // null: no TLS
+  coord::JobOwners owners_;
   std::unique_ptr<DataService> data_;
   std::unique_ptr<coord::GuardedService> guarded_data_;
-  std::unique_ptr<grpc::Server> data_server_;
+  std::unique_ptr<coord::ApiServer> data_server_;
   std::unique_ptr<coord::MetricsServer> metrics_;
   std::string data_address_;
   bool keeper_failed_ = false;
@@ -201,7 +203,9 @@ Status AgentApplication::OpenWorkers() {
   options.folder = config_.run_dir + "/workers";
   options.log_folder = config_.workers_log_dir;
   options.agent_socket = config_.run_dir + "/agent.sock";
-  options.worker_umask = worker_umask_;
+  options.worker_umask = worker_defaults_.umask;
+  options.worker_cores = worker_defaults_.cores;
+  options.default_user = config_.workers_default_user;
   HOLDFAST_ASSIGN_OR_RETURN(options.shim, SiblingProgram("holdfast-shim"));
   HOLDFAST_ASSIGN_OR_RETURN(workers_, WorkerManager::Open(
                                           options, [this] { link_->ReportNow(); }, Clock::Real()));
@@ -219,6 +223,8 @@ Status AgentApplication::Open() {
   HOLDFAST_RETURN_IF_ERROR(OpenRemote());
   ArenaOptions arena;
   arena.budget_bytes = config_.arena_bytes;
+  arena.user_bytes =
+      config_.arena_bytes / 100 * static_cast<uint64_t>(config_.arena_percent_per_user);
   arena.run_dir = config_.run_dir;
   arena.start_keeper = config_.start_keeper;
   HOLDFAST_ASSIGN_OR_RETURN(arena_, Arena::Open(arena, Clock::Real()));
@@ -257,6 +263,7 @@ Status AgentApplication::Open() {
     link.workers = [this] { return workers_->Workers(); };
     link.set_workers = [this](SetWorkers wanted) { workers_->SetWanted(std::move(wanted)); };
   }
+  link.owners = &owners_;
   link_ = std::make_unique<GrpcCoordinatorLink>(std::move(link), std::move(coordinators));
   const PeerTlsFiles peer_tls{config_.tls.ca, config_.tls.cert, config_.tls.key};
   TcpTransportOptions transport =
@@ -273,6 +280,8 @@ Status AgentApplication::Open() {
   node.peer_build_timeout_ms = config_.peer_build_timeout_ms;
   node.shared_tiers = shared_tiers_;
   node.copies_at_once = static_cast<uint32_t>(config_.remote_shards_at_once);
+  node.sessions.per_user = static_cast<size_t>(config_.sessions_per_user);
+  node.sessions.silent_per_user = static_cast<size_t>(config_.silent_per_user);
   node.scrub = {config_.scrub_bytes_per_s, config_.scrub_pause_ms};
   node_ = std::make_unique<Node>(node, *arena_, *volume_, *link_, *peers_, Clock::Real());
   return Status::Ok();
@@ -287,7 +296,8 @@ Status AgentApplication::Serve() {
   if (workers_ != nullptr) data_->ShowWorkers(*workers_);
   HOLDFAST_ASSIGN_OR_RETURN(
       guarded_data_, coord::GuardedService::Make(*data_, Agent::service_full_name(),
-                                                 config_.cluster, config_.access, Clock::Real()));
+                                                  config_.cluster, config_.access, Clock::Real(),
+                                                  &owners_));
   guarded_data_->callers().Refuse(revoked_);
   HOLDFAST_ASSIGN_OR_RETURN(data_server_,
                             coord::StartServer(*guarded_data_, listen, config_.tls, "data_listen",
@@ -416,14 +426,16 @@ void AgentApplication::Stop() {
 
 Result<std::unique_ptr<Application>> Application::Start(const AgentConfig& config,
                                                         const ServiceManager& manager,
-                                                        mode_t worker_umask) {
-  auto application = std::make_unique<AgentApplication>(config, manager, worker_umask);
+                                                        const WorkerDefaults& workers) {
+  auto application = std::make_unique<AgentApplication>(config, manager, workers);
   HOLDFAST_RETURN_IF_ERROR(application->Open());
   HOLDFAST_RETURN_IF_ERROR(application->Serve());
   return application;
 }
 
 int RunAgent(const AgentConfig& config) {
+  // The memory of trainers is part of the agent's.
+  const CoreSettings worker_cores = KeepMemoryOutOfCores();
   const ServiceManager manager = ServiceManager::FromEnvironment();
   sigset_t ends;
   ::sigemptyset(&ends);
@@ -436,7 +448,7 @@ int RunAgent(const AgentConfig& config) {
   // Only this user may access the agent's files, except those opened explicitly, such as
   // agent.sock.
   const mode_t worker_umask = ::umask(077);
-  auto application = Application::Start(config, manager, worker_umask);
+  auto application = Application::Start(config, manager, {worker_umask, worker_cores});
   if (!application) {
     Log(LogLevel::kError, "AgentNotStarted", {Kv("error", application.error().ToString())});
     std::fprintf(stderr, "holdfast-agent: %s\n", application.error().message().c_str());

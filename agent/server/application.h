@@ -3,12 +3,20 @@
 #include <sys/types.h>
 
 #include <memory>
+#include <optional>
 
 #include "agent/config/config.h"
+#include "base/cores.h"
 #include "base/service_manager.h"
 #include "base/status.h"
 
 namespace holdfast::agent {
+
+/// What workers get as it was at the agent's start, before the agent changed it for itself.
+struct WorkerDefaults {
+  mode_t umask = 022;
+  std::optional<CoreSettings> cores = {};
+};
 
 /// The agent of a node with all its parts.
 class Application {
@@ -17,10 +25,10 @@ class Application {
 
   /// Locks the run directory (AlreadyExists when another agent uses it), opens the disks and the
   /// arena, verifies their shards, and serves trainers and readers. When it returns, everything
-  /// runs, whether or not the coordinator is reachable. Workers get `worker_umask`.
+  /// runs, whether or not the coordinator is reachable. Workers get `workers`.
   static Result<std::unique_ptr<Application>> Start(const AgentConfig& config,
                                                     const ServiceManager& manager = {},
-                                                    mode_t worker_umask = 022);
+                                                    const WorkerDefaults& workers = {});
 
   /// Periodic work: replaces a dead keeper. Call it about every second.
   /// Returns whether the node's loop has run since the last call.

@@ -263,6 +263,7 @@ Status GrpcCoordinatorLink::AttachOnce() {
   request.set_disk_every(options_.disk_every);
   request.set_shared_tiers(options_.shared_tiers);
   request.set_worker_address(options_.worker_address);
+  request.set_worker_users(true);
   AddWorkers(&request);
   {
     MutexLock lock(mutex_);
@@ -351,6 +352,13 @@ bool GrpcCoordinatorLink::Handle(const coordinator::Directive& directive) {
   switch (directive.kind_case()) {
     case pb::Directive::kJob: {
       auto state = coord::FromProto(directive.job());
+      if (state && options_.owners != nullptr) {
+        if (state->forget) {
+          options_.owners->Erase(state->job);
+        } else {
+          options_.owners->Set(state->job, state->owner);
+        }
+      }
       state ? handler_->OnJobState(*std::move(state)) : refuse(state.error());
       break;
     }

@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "coordinator/api/coordinator.grpc.pb.h"
+#include "coordinator/api/job_owners.h"
 #include "coordinator/api/leader_channel.h"
 #include "storage/volume/seen_life.h"
 
@@ -38,6 +39,8 @@ struct GrpcLinkOptions {
   std::string worker_address;
   std::function<std::vector<WorkerState>()> workers;
   std::function<void(SetWorkers)> set_workers;
+  /// Gets the owners of the node's jobs as the coordinator reports them; may be null.
+  coord::JobOwners* owners = nullptr;
   /// The life of the coordinator's store and its highest epoch that this agent saw before this
   /// start.
   SeenLife seen;

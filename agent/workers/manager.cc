@@ -26,20 +26,22 @@ constexpr int kBusyMs = 20;  // poll interval while a worker starts or stops
 constexpr int kIdleMs = 1000;
 constexpr size_t kLaunchesLogged = 5;  // launches per job whose logs are kept
 constexpr mode_t kFolderMode = 0700;
+constexpr mode_t kLogsMode = 0711;  // users reach the folders that belong to them
 
 bool IsWanted(const SetWorkers& wanted, const WorkerSpec& spec) {
   return wanted.ranks != 0 && wanted.run_id == spec.run_id && spec.rank >= wanted.first_rank &&
          spec.rank.value - wanted.first_rank.value < wanted.ranks;
 }
 
-/// Creates the missing folders of `path` for this user only: environments and output of workers may
-/// contain secrets.
-Status MakeFolders(const std::string& path) {
+/// Creates the missing folders of `path`, by default for this user only: environments and output of
+/// workers may contain secrets.
+Status MakeFolders(const std::string& path, mode_t mode = kFolderMode) {
   for (size_t slash = path.find('/', 1);; slash = path.find('/', slash + 1)) {
     const std::string prefix = path.substr(0, slash);
-    if (::mkdir(prefix.c_str(), kFolderMode) != 0 && errno != EEXIST) {
-      return ErrnoStatus(errno, "create " + prefix);
-    }
+    const bool made = ::mkdir(prefix.c_str(), mode) == 0;
+    if (!made && errno != EEXIST) return ErrnoStatus(errno, "create " + prefix);
+    // Independent of the umask.
+    if (made && ::chmod(prefix.c_str(), mode) != 0) return ErrnoStatus(errno, "chmod " + prefix);
     if (slash == std::string::npos) return Status::Ok();
   }
 }
@@ -68,7 +70,7 @@ Result<std::unique_ptr<WorkerManager>> WorkerManager::Open(WorkerManagerOptions 
   if (::chmod(options.folder.c_str(), kFolderMode) != 0) {
     return Fail(ErrnoStatus(errno, "chmod " + options.folder));
   }
-  HOLDFAST_RETURN_IF_ERROR(MakeFolders(options.log_folder));
+  HOLDFAST_RETURN_IF_ERROR(MakeFolders(options.log_folder, kLogsMode));
   std::unique_ptr<WorkerManager> manager(
       new WorkerManager(std::move(options), std::move(changed), clock));
   manager->wake_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -126,8 +128,13 @@ Result<std::string> WorkerManager::ReadLog(const std::string& job, const std::st
   HOLDFAST_RETURN_IF_ERROR(ValidateName("job", job));
   HOLDFAST_RETURN_IF_ERROR(ValidateName("run ID", run_id));
   const std::string path = LogPath(job, run_id, rank);
-  UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  // The folder may belong to the worker's user, who can make anything of the file.
+  UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (!file.valid()) return Fail(ErrnoStatus(errno, "open " + path));
+  struct stat info {};
+  if (::fstat(file.get(), &info) != 0 || !S_ISREG(info.st_mode) || info.st_nlink != 1) {
+    return Fail(PermissionDeniedError(path + " is no file of the worker's user alone"));
+  }
   std::string data(bytes_max, '\0');
   const ssize_t bytes = ::pread(file.get(), data.data(), data.size(), static_cast<off_t>(offset));
   if (bytes < 0) return Fail(ErrnoStatus(errno, "read " + path));
@@ -297,7 +304,35 @@ bool WorkerManager::StartMissing(const SetWorkers& wanted) {
   return started;
 }
 
+Result<WorkerUser> WorkerManager::UserOf(const SetWorkers& wanted) const {
+  if (!wanted.uid && options_.default_user.empty()) {
+    return Fail(FailedPreconditionError(
+        "the run names no user, since an earlier version recorded it; start the run again, or set "
+        "workers.default_user of the agent"));
+  }
+  auto user = wanted.uid ? FindWorkerUser(*wanted.uid) : FindWorkerUser(options_.default_user);
+  if (!user) return user;
+  HOLDFAST_RETURN_IF_ERROR(CheckMayRunAs(*user));
+  return user;
+}
+
+Status WorkerManager::MakeLogs(const std::string& job, const std::string& logs,
+                               const WorkerUser& user) const {
+  HOLDFAST_RETURN_IF_ERROR(MakeFolders(options_.log_folder + "/" + job, kLogsMode));
+  if (::mkdir(logs.c_str(), kFolderMode) != 0 && errno != EEXIST) {
+    return ErrnoStatus(errno, "create " + logs);
+  }
+  // Only this process's user can write in the folder above, so `logs` is no link of another user.
+  const UniqueFd folder(::open(logs.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
+  if (!folder.valid()) return ErrnoStatus(errno, "open " + logs);
+  if (user.uid != ::geteuid() && ::fchown(folder.get(), user.uid, user.gid) != 0) {
+    return ErrnoStatus(errno, "chown " + logs);
+  }
+  return Status::Ok();
+}
+
 Status WorkerManager::Start(const SetWorkers& wanted, uint32_t local_rank) {
+  HOLDFAST_ASSIGN_OR_RETURN(const WorkerUser user, UserOf(wanted));
   Worker worker;
   WorkerSpec& spec = worker.spec;
   spec.job = wanted.job;
@@ -306,33 +341,40 @@ Status WorkerManager::Start(const SetWorkers& wanted, uint32_t local_rank) {
   worker.folder = fmt::format("{}/{}/rank-{}", options_.folder, wanted.job, spec.rank.value);
   if (local_rank == 0) PruneLogs(wanted.job);
   const std::string logs = fmt::format("{}/{}/{}", options_.log_folder, wanted.job, wanted.run_id);
-  HOLDFAST_RETURN_IF_ERROR(MakeFolders(logs));
+  HOLDFAST_RETURN_IF_ERROR(MakeLogs(wanted.job, logs, user));
   spec.log = LogPath(wanted.job, wanted.run_id, spec.rank);
   spec.command = wanted.command;
-  spec.environment = EnvironmentOf(wanted, local_rank, options_.agent_socket,
+  spec.environment = EnvironmentOf(wanted, user, local_rank, options_.agent_socket,
                                    fmt::format("{}/rank-{}.error.json", logs, spec.rank.value));
+  if (user.uid != ::geteuid()) {
+    spec.uid = user.uid;
+    spec.gid = user.gid;
+    spec.groups.assign(user.groups.begin(), user.groups.end());
+  }
   spec.directory = wanted.directory;
   spec.umask = options_.worker_umask;
+  spec.cores = options_.worker_cores;
   std::error_code ignored;
   fs::remove_all(worker.folder, ignored);
   HOLDFAST_RETURN_IF_ERROR(MakeFolders(worker.folder));
   HOLDFAST_RETURN_IF_ERROR(WriteSpec(worker.folder, spec));
   HOLDFAST_RETURN_IF_ERROR(Spawn(worker));
   Log(LogLevel::kInfo, "WorkerStarted",
-      {Kv("job", spec.job), Kv("run_id", spec.run_id), Kv("rank", spec.rank.value)});
+      {Kv("job", spec.job), Kv("run_id", spec.run_id), Kv("rank", spec.rank.value),
+       Kv("user", user.name)});
   workers_.push_back(std::move(worker));
   return Status::Ok();
 }
 
 Status WorkerManager::Spawn(Worker& worker) {
+  HOLDFAST_ASSIGN_OR_RETURN(const UniqueFd log, OpenLog(worker.spec.log, worker.spec.uid));
   posix_spawn_file_actions_t files;
   posix_spawnattr_t attributes;
   ::posix_spawn_file_actions_init(&files);
   ::posix_spawnattr_init(&attributes);
   ::posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
   ::posix_spawn_file_actions_addopen(&files, 1, "/dev/null", O_WRONLY, 0);
-  ::posix_spawn_file_actions_addopen(&files, 2, worker.spec.log.c_str(),
-                                     O_WRONLY | O_CREAT | O_APPEND, 0600);
+  ::posix_spawn_file_actions_adddup2(&files, log.get(), 2);
   ::posix_spawn_file_actions_addclosefrom_np(&files, 3);
   sigset_t none;
   ::sigemptyset(&none);

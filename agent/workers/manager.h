@@ -11,6 +11,7 @@
 #include "agent/workers/worker.h"
 #include "agent/workers/worker_files.h"
 #include "base/clock.h"
+#include "base/cores.h"
 #include "base/fd.h"
 #include "base/mutex.h"
 #include "base/status.h"
@@ -26,6 +27,10 @@ struct WorkerManagerOptions {
   std::string shim;          // path of holdfast-shim
   int64_t kill_timeout_ms = 10'000;
   uint32_t worker_umask = 022;
+  std::optional<CoreSettings> worker_cores;  // absent: those of this process
+  /// User of the workers whose run names none, since an earlier version recorded it. Empty: such
+  /// workers are refused.
+  std::string default_user;
 };
 
 /// Makes the running workers of this node match the wanted ones: stops workers of earlier launches,
@@ -73,6 +78,9 @@ class WorkerManager {
   bool StartMissing(const SetWorkers& wanted) HOLDFAST_REQUIRES(mutex_);
   Status Start(const SetWorkers& wanted, uint32_t local_rank) HOLDFAST_REQUIRES(mutex_);
   Status Spawn(Worker& worker) HOLDFAST_REQUIRES(mutex_);
+  Result<WorkerUser> UserOf(const SetWorkers& wanted) const;
+  /// Makes the folder of a launch's logs, which belongs to the user.
+  Status MakeLogs(const std::string& job, const std::string& logs, const WorkerUser& user) const;
   void PruneLogs(const std::string& job) HOLDFAST_REQUIRES(mutex_);
 
   const WorkerManagerOptions options_;

@@ -17,6 +17,7 @@
 
 #include "agent/api/socket.h"
 #include "agent/workers/worker_files.h"
+#include "agent/workers/worker_user.h"
 #include "base/fd.h"
 #include "base/process.h"
 
@@ -32,7 +33,10 @@ constexpr off_t kLogBytesMax = 64LL << 20;
 /// Writes the worker's output to its log and keeps the end of the output.
 class Output {
  public:
-  explicit Output(std::string path) : path_(std::move(path)) { Open(); }
+  /// `uid`: the user that the log belongs to.
+  Output(std::string path, std::optional<uint32_t> uid) : path_(std::move(path)), uid_(uid) {
+    Open();
+  }
 
   void Take(const char* data, size_t bytes) {
     last_.append(data, bytes);
@@ -63,11 +67,12 @@ class Output {
 
  private:
   void Open() {
-    log_ = UniqueFd(
-        ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600));
+    auto log = OpenLog(path_, uid_);
+    log_ = log ? *std::move(log) : UniqueFd();
   }
 
   const std::string path_;
+  const std::optional<uint32_t> uid_;
   UniqueFd log_;
   std::string last_;
 };
@@ -94,6 +99,17 @@ class Output {
   ::dup2(output, 2);
   ::syscall(SYS_close_range, 3U, UINT_MAX, 0U);
   ::umask(static_cast<mode_t>(spec.umask));
+  if (spec.cores) RestoreCores(*spec.cores);
+  // A worker of the agent's own user gets none of the capabilities that the agent needs for others.
+  ::prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
+  if (spec.uid) {
+    if (!BecomeUser(*spec.uid, spec.gid, spec.groups.data(), spec.groups.size())) {
+      ExitWithError("become the user of", spec.job.c_str(), kNotExecutable);
+    }
+    // The kernel forgot the signal when the user changed.
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (::getppid() != parent) ::_exit(kNotExecutable);
+  }
   if (::chdir(spec.directory.c_str()) != 0) {
     ExitWithError("enter the folder", spec.directory.c_str(), kNotExecutable);
   }
@@ -146,7 +162,7 @@ int RunShim(const std::string& folder) {
     std::fprintf(stderr, "holdfast-shim: %s\n", spec.error().message().c_str());
     return 1;
   }
-  Output log(spec->log);
+  Output log(spec->log, spec->uid);
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return 1;
   UniqueFd output(ends[0]);

@@ -7,7 +7,8 @@
 
 namespace holdfast::agent {
 
-std::vector<std::string> EnvironmentOf(const SetWorkers& wanted, uint32_t local_rank,
+std::vector<std::string> EnvironmentOf(const SetWorkers& wanted, const WorkerUser& user,
+                                       uint32_t local_rank,
                                        const std::string& agent_socket,
                                        const std::string& error_file) {
   std::map<std::string, std::string> variables;
@@ -15,7 +16,14 @@ std::vector<std::string> EnvironmentOf(const SetWorkers& wanted, uint32_t local_
     const size_t equals = text.find('=');
     if (equals != std::string::npos) variables[text.substr(0, equals)] = text.substr(equals + 1);
   };
-  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) add(*entry);
+  if (user.uid == ::geteuid()) {
+    for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) add(*entry);
+  } else {
+    variables["PATH"] = "/usr/local/bin:/usr/bin:/bin";
+    variables["HOME"] = user.home;
+    variables["SHELL"] = user.shell;
+    variables["USER"] = variables["LOGNAME"] = user.name;
+  }
   // As in torchrun: OpenMP threads of several ranks on one machine would compete for the cores.
   if (wanted.ranks > 1) variables.try_emplace("OMP_NUM_THREADS", "1");
   for (const std::string& text : wanted.environment) add(text);

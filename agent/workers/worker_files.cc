@@ -1,6 +1,7 @@
 #include "agent/workers/worker_files.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -57,12 +58,18 @@ bool Take(const Json& body, const char* key, T* into) {
     *into = found->template get<std::string>();
   } else {
     if (!found->is_array()) return false;
+    using Element = typename T::value_type;
     for (const Json& one : *found) {
-      if (!one.is_string()) return false;
-      into->push_back(one.get<std::string>());
+      if (std::is_integral_v<Element> ? !one.is_number_unsigned() : !one.is_string()) return false;
+      into->push_back(one.get<Element>());
     }
   }
   return true;
+}
+
+Json CoresJson(const WorkerSpec& spec) {
+  if (!spec.cores) return Json();
+  return {{"limit", spec.cores->limit}, {"filter", spec.cores->filter}};
 }
 }  // namespace
 
@@ -74,7 +81,11 @@ Status WriteSpec(const std::string& folder, const WorkerSpec& spec) {
                                           {"environment", spec.environment},
                                           {"directory", spec.directory},
                                           {"log", spec.log},
-                                          {"umask", spec.umask}});
+                                          {"umask", spec.umask},
+                                          {"uid", spec.uid ? Json(*spec.uid) : Json()},
+                                          {"gid", spec.gid},
+                                          {"groups", spec.groups},
+                                          {"cores", CoresJson(spec)}});
 }
 
 Result<WorkerSpec> ReadSpec(const std::string& folder) {
@@ -91,6 +102,20 @@ Result<WorkerSpec> ReadSpec(const std::string& folder) {
   HOLDFAST_RETURN_IF_ERROR(ValidateName("job", spec.job));
   Take(*body, "umask", &spec.umask);  // optional: older agents do not write it
   spec.umask &= 0777U;
+  const auto cores = body->find("cores");
+  if (cores != body->end() && cores->is_object()) {
+    spec.cores.emplace();
+    Take(*cores, "limit", &spec.cores->limit);
+    Take(*cores, "filter", &spec.cores->filter);
+  }
+  // Also optional; without a uid the worker has the agent's user.
+  uint32_t uid = 0;
+  if (Take(*body, "uid", &uid)) {
+    spec.uid = uid;
+    if (!Take(*body, "gid", &spec.gid) || !Take(*body, "groups", &spec.groups)) {
+      return Fail(DataLossError(folder + "/spec names a user without groups"));
+    }
+  }
   return spec;
 }
 
@@ -127,6 +152,23 @@ std::optional<WorkerExit> ReadExit(const std::string& folder) {
       Take(*body, "boot_ns", &exit.boot_ns) && Take(*body, "last_lines", &exit.last_lines);
   if (!complete) return std::nullopt;
   return exit;
+}
+
+Result<UniqueFd> OpenLog(const std::string& path, std::optional<uint32_t> uid) {
+  // Without O_NONBLOCK a FIFO would block this process.
+  const int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
+  UniqueFd log(::open(path.c_str(), flags, 0600));
+  if (!log.valid()) return Fail(ErrnoStatus(errno, "open " + path));
+  struct stat info {};
+  if (::fstat(log.get(), &info) != 0) return Fail(ErrnoStatus(errno, "stat " + path));
+  const bool known = info.st_uid == ::geteuid() || (uid && info.st_uid == *uid);
+  if (!S_ISREG(info.st_mode) || info.st_nlink != 1 || !known) {
+    return Fail(PermissionDeniedError(path + " is no file of the worker's user alone"));
+  }
+  if (uid && info.st_uid != *uid && ::fchown(log.get(), *uid, static_cast<gid_t>(-1)) != 0) {
+    return Fail(ErrnoStatus(errno, "chown " + path));
+  }
+  return log;
 }
 
 int64_t BootNanos() {

@@ -1,4 +1,9 @@
 #include <fmt/format.h>
+#include <pwd.h>
+
+#include <array>
+#include <charconv>
+#include <optional>
 
 #include "base/config.h"
 #include "cli/cluster/commands.h"
@@ -19,11 +24,28 @@ an attached node, of one life, with one digest. From then on they are restored l
 
 Attach all nodes first, and run it with --dry-run. A running job is not affected.
 
+The store has the owners of jobs, and nodes do not. A job whose record was lost has no owner: only
+root and operators can use it, until --owner names its user.
+
 Examples:
   holdfast status                       OTHER_LIFE: shards of another life
   holdfast adopt --dry-run
-  holdfast adopt my-job
+  holdfast adopt my-job --owner alice
 )";
+
+/// Returns the number of a user of this machine; a number names itself.
+Result<uint32_t> UserNumber(const std::string& user) {
+  uint32_t number = 0;
+  const char* end = user.data() + user.size();
+  const auto parsed = std::from_chars(user.data(), end, number);
+  if (parsed.ec == std::errc() && parsed.ptr == end && number != ~0U) return number;
+  std::array<char, 16'384> buffer{};
+  passwd entry{};
+  passwd* found = nullptr;
+  ::getpwnam_r(user.c_str(), &entry, buffer.data(), buffer.size(), &found);
+  if (found == nullptr) return Fail(NotFoundError("no user '" + user + "' on this machine"));
+  return found->pw_uid;
+}
 
 class AdoptCommand : public Command {
  public:
@@ -33,6 +55,8 @@ class AdoptCommand : public Command {
     command->footer(kAdoptFooter);
     command->add_option("JOB", job_, "Only this job")->check(NameCheck("job"));
     command->add_option("--life", life_, "Only this life, as shown by --dry-run");
+    command->add_option("--owner", owner_,
+                        "User that JOB belongs to from now on: a name or a number");
     command->add_flag("--dry-run", dry_run_,
                       "Show which versions would be adopted, change nothing");
     return command;
@@ -43,12 +67,17 @@ class AdoptCommand : public Command {
     if (!life_.empty()) {
       HOLDFAST_ASSIGN_OR_RETURN(life, ParseLifeId(life_));
     }
+    std::optional<uint32_t> owner;
+    if (!owner_.empty()) {
+      if (job_.empty()) return Fail(InvalidArgumentError("--owner needs a JOB"));
+      HOLDFAST_ASSIGN_OR_RETURN(owner, UserNumber(owner_));
+    }
     HOLDFAST_ASSIGN_OR_RETURN(CoordinatorClient client, CoordinatorClient::Open(context.options));
-    HOLDFAST_ASSIGN_OR_RETURN(const auto reply, client.Adopt(job_, life, dry_run_));
+    HOLDFAST_ASSIGN_OR_RETURN(const auto reply, client.Adopt(job_, life, dry_run_, owner));
     Write(context, reply);
     int adopted = 0;
     for (const auto& version : reply.versions()) adopted += version.why_not().empty() ? 1 : 0;
-    if (adopted != 0) return ExitCode::kOk;
+    if (adopted != 0 || (owner && !dry_run_)) return ExitCode::kOk;
     return reply.versions().empty() ? ExitCode::kNotFound : ExitCode::kFinding;
   }
 
@@ -98,6 +127,7 @@ class AdoptCommand : public Command {
 
   std::string job_;
   std::string life_;
+  std::string owner_;
   bool dry_run_ = false;
 };
 

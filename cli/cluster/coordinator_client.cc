@@ -130,11 +130,13 @@ Result<coordinator::PlanRestoreReply> CoordinatorClient::PlanAllReplicas(const s
 }
 
 Result<coordinator::AdoptReply> CoordinatorClient::Adopt(const std::string& job, LifeId life,
-                                                         bool dry_run) {
+                                                         bool dry_run,
+                                                         std::optional<uint32_t> owner) {
   coordinator::AdoptRequest request;
   request.set_job(job);
   request.set_life(life.value);
   request.set_dry_run(dry_run);
+  if (owner) request.set_owner(*owner);
   return Call(&Coordinator::Stub::Adopt, request);
 }
 

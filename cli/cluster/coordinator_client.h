@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,7 +33,9 @@ class CoordinatorClient {
   Result<coordinator::PlanRestoreReply> PlanAllReplicas(const std::string& job, VersionId version,
                                                         bool as_is);
   /// `job` empty: all jobs. `life` 0: any life.
-  Result<coordinator::AdoptReply> Adopt(const std::string& job, LifeId life, bool dry_run);
+  /// `owner`: the user that the job gets if it has none.
+  Result<coordinator::AdoptReply> Adopt(const std::string& job, LifeId life, bool dry_run,
+                                        std::optional<uint32_t> owner = {});
   Status Pin(const std::string& job, VersionId version, bool pinned);
   /// Pins the newest version on disk and returns it.
   Result<VersionId> PinNewest(const std::string& job);

@@ -3,6 +3,8 @@
 
 #include <array>
 #include <climits>
+#include <fstream>
+#include <iostream>
 
 #include "cli/cluster/commands.h"
 #include "cli/cluster/coordinator_client.h"
@@ -29,8 +31,9 @@ coordinator's [detect] section, or for --hang-after. Closing this command does n
 SIGINT or SIGTERM stop the job in order (a last version goes to disk first).
 
 Workers get torchrun's variables (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, …) and
-HOLDFAST_JOB, HOLDFAST_RUN_ID, HOLDFAST_SOCKET. They run as the agents' user, if the agents'
-configuration allows it (workers.enabled).
+HOLDFAST_JOB, HOLDFAST_RUN_ID, HOLDFAST_SOCKET. They run as you, on nodes whose agents launch
+workers (workers.enabled). The job then belongs to you. Pass secrets with --env-file: other users
+can read the arguments of this command. The file has a line NAME=value for each variable.
 
 The program is the one that this shell would start, by its full path (for example `python` of an
 active virtual environment), in this directory, with this PATH and VIRTUAL_ENV. All of these must
@@ -41,6 +44,7 @@ Examples:
   holdfast run --job gpt --nnodes 4 --detach -- ./train         return once the job is accepted
   holdfast run --job gpt --hang-after 30m -- python train.py    evaluation takes 20 minutes
   holdfast run --job gpt --follow                               show a running job
+  holdfast run --job gpt --env-file ~/.keys -- python train.py  secrets from a file
 )";
 
 constexpr const char* kStopFooter = R"(
@@ -94,6 +98,11 @@ class RunCommand : public Command {
         ->capture_default_str();
     command->add_option("--env", environment_, "NAME=value for the workers; may be repeated")
         ->take_all();
+    command->add_option("--env-file", environment_file_,
+                        "File with a line NAME=value for each variable; - is standard input");
+    command->add_option("--user", user_,
+                        "Run as this user, as an operator; the coordinator's access.run_as_users "
+                        "must name the user");
     command->add_option("--chdir", directory_,
                         "Working directory on every node [the current directory]");
     command->add_flag("--from-agent", from_agent_,
@@ -130,6 +139,8 @@ class RunCommand : public Command {
     spec->set_directory(directory_.empty() ? here : directory_);
     for (const std::string& word : command_) spec->add_command(word);
     if (!from_agent_) AddCallersProgram(here, spec);
+    HOLDFAST_RETURN_IF_ERROR(AddFromFile(spec));
+    spec->set_run_as(user_);
     // A later value of a variable overrides an earlier one.
     for (const std::string& variable : environment_) spec->add_environment(variable);
     spec->set_nodes(nodes_);
@@ -146,6 +157,27 @@ class RunCommand : public Command {
     }
     if (!hang_after_.empty()) spec->set_hang_after_ms(ParseDurationMs(hang_after_).value_or(0));
     return Status::Ok();
+  }
+
+  /// Adds the variables of --env-file. Errors name a line and not its text, which may be a secret.
+  Status AddFromFile(coordinator::RunSpec* spec) const {
+    if (environment_file_.empty()) return Status::Ok();
+    std::ifstream file;
+    if (environment_file_ != "-") file.open(environment_file_);
+    std::istream& input = environment_file_ == "-" ? std::cin : file;
+    if (!input) return ErrnoStatus(errno, "open " + environment_file_);
+    int number = 0;
+    for (std::string line; std::getline(input, line);) {
+      ++number;
+      if (line.empty() || line[0] == '#') continue;
+      const size_t equals = line.find('=');
+      if (equals == 0 || equals == std::string::npos) {
+        return InvalidArgumentError(
+            fmt::format("{} line {} is not NAME=value", environment_file_, number));
+      }
+      spec->add_environment(line);
+    }
+    return input.bad() ? ErrnoStatus(errno, "read " + environment_file_) : Status::Ok();
   }
 
   void AddCallersProgram(const std::string& here, coordinator::RunSpec* spec) const {
@@ -165,6 +197,8 @@ class RunCommand : public Command {
   std::string hang_after_;
   std::string grace_ = "10s";
   std::vector<std::string> environment_;
+  std::string environment_file_;
+  std::string user_;
   std::string directory_;
   bool from_agent_ = false;
   bool detach_ = false;

@@ -210,6 +210,10 @@ class StatusCommand : public Command {
     WriteNodes(output, snapshot);
     output.Write("\n");
     WriteJobs(output, snapshot);
+    if (snapshot.status.other_jobs().empty()) return;
+    output.Write("\nJobs of other users:");
+    for (const std::string& job : snapshot.status.other_jobs()) output.Write(" " + Printable(job));
+    output.Write("\n");
   }
 
   std::string job_;

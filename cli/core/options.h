@@ -7,7 +7,7 @@
 
 namespace holdfast::cli {
 
-inline constexpr const char* kDefaultEndpoint = "127.0.0.1:7070";
+inline constexpr const char* kDefaultEndpoint = "unix:/run/holdfast/coordinator.sock";
 inline constexpr const char* kEndpointVariable = "HOLDFAST_ENDPOINT";
 
 /// The options of every command.

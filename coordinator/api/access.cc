@@ -22,18 +22,18 @@ constexpr AccessRule kRules[] = {
     {kCoordinator, "Join", kAgents},
     {kCoordinator, "Observe", kAgents},
     {kCoordinator, "DecideRestore", kAgents},
-    {kCoordinator, "GetStatus", kReaders},
-    {kCoordinator, "ListVersions", kReaders},
-    {kCoordinator, "PlanRestore", kOperators},
-    {kCoordinator, "Pin", kOperators},
-    {kCoordinator, "Retain", kOperators},
-    {kCoordinator, "ForgetJob", kOperators},
-    {kCoordinator, "StartRun", kRunners},
-    {kCoordinator, "StopRun", kRunners},
-    {kCoordinator, "GetRuns", kReaders},
-    {kCoordinator, "ListIncidents", kReaders},
+    {kCoordinator, "GetStatus", kReaders, UserRule::kOwnJobs},
+    {kCoordinator, "ListVersions", kReaders, UserRule::kOwnJob},
+    {kCoordinator, "PlanRestore", kOperators, UserRule::kOwnJob},
+    {kCoordinator, "Pin", kOperators, UserRule::kOwnJob},
+    {kCoordinator, "Retain", kOperators, UserRule::kOwnJob},
+    {kCoordinator, "ForgetJob", kOperators, UserRule::kOwnJob},
+    {kCoordinator, "StartRun", kRunners, UserRule::kNewJob, "spec.job"},
+    {kCoordinator, "StopRun", kRunners, UserRule::kOwnJob},
+    {kCoordinator, "GetRuns", kReaders, UserRule::kOwnJobs},
+    {kCoordinator, "ListIncidents", kReaders, UserRule::kOwnJobs},
     {kCoordinator, "AcknowledgeIncident", kOperators},
-    {kCoordinator, "WhatIfLost", kReaders},
+    {kCoordinator, "WhatIfLost", kReaders, UserRule::kOwnJobs},
     {kCoordinator, "Quarantine", kOperators},
     {kCoordinator, "Adopt", kOperators},
     {kCoordinator, "GetAudit", kOperators},
@@ -42,9 +42,9 @@ constexpr AccessRule kRules[] = {
     {kCertificates, "Revoke", kOperators},
     {kCertificates, "ListIdentities", kOperators},
     {kCertificates, "WatchTrust", kAgents},
-    {kAgent, "ReadShard", Role::kOperator | Role::kAgent},
-    {kAgent, "VerifyShard", kOperators},
-    {kAgent, "ReadWorkerLog", Role::kOperator | Role::kRunner},
+    {kAgent, "ReadShard", Role::kOperator | Role::kAgent, UserRule::kOwnJob},
+    {kAgent, "VerifyShard", kOperators, UserRule::kOwnJob},
+    {kAgent, "ReadWorkerLog", Role::kOperator | Role::kRunner, UserRule::kOwnJob},
     {kAgent, "Dump", kOperators},
     {kFaults, "Inject", kOperators},
     {kFaults, "End", kOperators},
@@ -61,13 +61,15 @@ std::string_view ToString(Role role) {
       return "runner";
     case Role::kAgent:
       return "agent";
+    case Role::kUser:
+      return "user";
   }
   return "unknown";
 }
 
 RoleSet RoleNamed(std::string_view name) {
   for (const Role role : kRoles) {
-    if (ToString(role) == name) return Only(role);
+    if (role != Role::kUser && ToString(role) == name) return Only(role);
   }
   return kNoRoles;
 }
@@ -92,12 +94,29 @@ const AccessRule* FindAccessRule(std::string_view service, std::string_view meth
   return found == std::end(kRules) ? nullptr : found;
 }
 
+std::string_view ToString(UserRule rule) {
+  switch (rule) {
+    case UserRule::kNever:
+      return "";
+    case UserRule::kOwnJob:
+      return "own job";
+    case UserRule::kOwnJobs:
+      return "own jobs";
+    case UserRule::kNewJob:
+      return "own or new job";
+  }
+  return "";
+}
+
 std::string AccessTable() {
   std::string table;
   for (const AccessRule& rule : kRules) {
     table += fmt::format("| `{}.{}` |", rule.service, rule.method);
-    for (const Role role : kRoles) table += (rule.roles & Only(role)) != 0 ? " yes |" : " |";
-    table += '\n';
+    for (const Role role : kRoles) {
+      if (role != Role::kUser) table += (rule.roles & Only(role)) != 0 ? " yes |" : " |";
+    }
+    const std::string_view users = ToString(rule.users);
+    table += users.empty() ? " |\n" : fmt::format(" {} |\n", users);
   }
   return table;
 }

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 #include <google/protobuf/descriptor.h>
+#include <google/protobuf/message.h>
+#include <grpc/byte_buffer_reader.h>
 #include <grpcpp/impl/codegen/method_handler.h>
 #include <grpcpp/impl/codegen/server_callback_handlers.h>
 #include <grpcpp/support/server_callback.h>
@@ -12,6 +14,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "coordinator/api/convert.h"
+#include "coordinator/api/job_rule.h"
 
 namespace holdfast::coord {
 namespace {
@@ -20,6 +23,8 @@ using grpc::internal::MethodHandler;
 using grpc::internal::RpcMethod;
 
 constexpr Clock::Duration kLogInterval = std::chrono::seconds(1);
+/// Largest request of a caller that is only a user. A run has the largest ones.
+constexpr size_t kUserRequestBytesMax = 4 << 20;
 
 /// Names a protected member of grpc::Service.
 struct ServiceMembers : grpc::Service {
@@ -35,29 +40,47 @@ class RefusedStream : public grpc::ServerWriteReactor<ByteBuffer> {
   void OnDone() override { std::unique_ptr<RefusedStream> last(this); }
 };
 
+/// Parses a request; null if it is too large or no message of its kind.
+std::unique_ptr<google::protobuf::Message> Parse(grpc_byte_buffer* request,
+                                                 const google::protobuf::Descriptor& kind) {
+  if (grpc_byte_buffer_length(request) > kUserRequestBytesMax) return nullptr;
+  grpc_byte_buffer_reader reader;
+  if (grpc_byte_buffer_reader_init(&reader, request) == 0) return nullptr;
+  grpc_slice bytes = grpc_byte_buffer_reader_readall(&reader);
+  grpc_byte_buffer_reader_destroy(&reader);
+  std::unique_ptr<google::protobuf::Message> message(
+      google::protobuf::MessageFactory::generated_factory()->GetPrototype(&kind)->New());
+  const bool parsed = message->ParseFromArray(GRPC_SLICE_START_PTR(bytes),
+                                              static_cast<int>(GRPC_SLICE_LENGTH(bytes)));
+  grpc_slice_unref(bytes);
+  return parsed ? std::move(message) : nullptr;
+}
+
 /// Checks the caller of each call of one method, and passes permitted calls to the method's own
 /// handler.
 class GuardedHandler : public MethodHandler {
  public:
-  GuardedHandler(const AccessRule& rule, MethodHandler& next, bool callback, bool streams,
-                 const CallerRegistry& callers, const Clock& clock)
+  GuardedHandler(const AccessRule& rule, const google::protobuf::Descriptor& request,
+                 MethodHandler& next, bool callback, bool streams, const CallerRegistry& callers,
+                 const JobOwners& owners, const Clock& clock)
       : rule_(rule),
+        request_(request),
         next_(next),
         callback_(callback),
         streams_(streams),
         callers_(callers),
+        owners_(owners),
         clock_(clock) {}
 
-  /// gRPC calls this first: the request is not parsed yet.
+  /// gRPC calls this first: the method's own handler has not parsed the request yet.
   void* Deserialize(grpc_call* call, grpc_byte_buffer* request, grpc::Status* status,
                     void** handler_data) override {
     const Caller caller = callers_.Identify(call);
-    if ((caller.roles & rule_.roles) != 0) {
-      return next_.Deserialize(call, request, status, handler_data);
-    }
-    const Status refused = PermissionDeniedError(fmt::format(
-        "{}.{} needs the role {}; {} has {}. {} (docs/security.md)", rule_.service, rule_.method,
-        ToString(rule_.roles), caller.name, ToString(caller.roles), caller.remedy));
+    const Status allowed = Check(caller, request);
+    if (allowed.ok()) return next_.Deserialize(call, request, status, handler_data);
+    const Status refused =
+        PermissionDeniedError(fmt::format("{}.{}: {}. {} (docs/security.md)", rule_.service,
+                                          rule_.method, allowed.message(), caller.remedy));
     if (MayLog()) {
       Log(LogLevel::kWarn, "CallRefused",
           {Kv("method", rule_.method), Kv("caller", caller.name), Kv("from", caller.from),
@@ -79,6 +102,17 @@ class GuardedHandler : public MethodHandler {
   }
 
  private:
+  Status Check(const Caller& caller, grpc_byte_buffer* bytes) const {
+    if ((caller.roles & rule_.roles) != 0) return Status::Ok();
+    std::string job;
+    if (rule_.users != UserRule::kNever && (caller.roles & Only(Role::kUser)) != 0) {
+      const auto request = Parse(bytes, request_);
+      if (request == nullptr) return PermissionDeniedError("the request is too large or damaged");
+      job = JobNamedIn(rule_, *request);
+    }
+    return CheckUserRule(rule_, caller, job, owners_.Find(job));
+  }
+
   /// Returns true at most once a second, so that a flood of refused calls fills no log.
   bool MayLog() {
     const int64_t now = clock_.Now().time_since_epoch().count();
@@ -109,10 +143,12 @@ class GuardedHandler : public MethodHandler {
   }
 
   const AccessRule& rule_;
+  const google::protobuf::Descriptor& request_;
   MethodHandler& next_;
   const bool callback_;
   const bool streams_;
   const CallerRegistry& callers_;
+  const JobOwners& owners_;
   const Clock& clock_;
   std::atomic<int64_t> log_due_{0};
 };
@@ -122,7 +158,8 @@ Result<std::unique_ptr<GuardedService>> GuardedService::Make(grpc::Service& serv
                                                              const std::string& name,
                                                              std::string cluster,
                                                              AccessOptions options,
-                                                             const Clock& clock) {
+                                                             const Clock& clock,
+                                                             const JobOwners* owners) {
   const auto* descriptor =
       google::protobuf::DescriptorPool::generated_pool()->FindServiceByName(name);
   if (descriptor == nullptr) return Fail(InternalError("no service is named " + name));
@@ -143,8 +180,9 @@ Result<std::unique_ptr<GuardedService>> GuardedService::Make(grpc::Service& serv
                                     name, method.name())));
     }
     const bool streams = method.server_streaming();
-    auto handler = std::make_unique<GuardedHandler>(*rule, *ServiceMembers::Handler(service, i),
-                                                    callback, streams, guarded->callers_, clock);
+    auto handler = std::make_unique<GuardedHandler>(
+        *rule, *method.input_type(), *ServiceMembers::Handler(service, i), callback, streams,
+        guarded->callers_, owners == nullptr ? guarded->none_ : *owners, clock);
     guarded->paths_.push_back(fmt::format("/{}/{}", name, method.name()));
     guarded->AddMethod(std::make_unique<grpc::internal::RpcServiceMethod>(
                            guarded->paths_.back().c_str(),

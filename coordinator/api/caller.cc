@@ -5,7 +5,6 @@
 #include <grpc/grpc_security.h>
 #include <grpc/support/alloc.h>
 #include <pwd.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -55,11 +54,12 @@ std::string PeerOf(grpc_call* call) {
 void AccessOptions::Bind(ConfigSchema& schema, bool coordinator) {
   schema.Add("access.operators_group", &operators_group,
              "Members of this group of the system are operators and may start runs, over a "
-             "loopback address without [tls]. Root and the user of this process always are.");
+             "unix socket, or a loopback address without [tls]. Root and the user of this process "
+             "always are.");
   if (coordinator) {
     schema.Add("access.agent_users", &agent_users,
-               "Users of the system whose processes may be agents, over a loopback address "
-               "without [tls], besides root and the user of this process.");
+               "Users of the system whose processes may be agents, over a unix socket or a "
+               "loopback address without [tls], besides root and the user of this process.");
   }
 }
 
@@ -130,12 +130,15 @@ class CallerRegistry::Users {
     const std::string user = found == nullptr ? "" : found->pw_name;
     caller.name =
         user.empty() ? fmt::format("uid {}", uid) : fmt::format("user {} (uid {})", user, uid);
-    caller.roles = Only(Role::kViewer);
+    caller.uid = uid;
+    caller.user = user;
+    caller.roles = Only(Role::kUser);
     if (uid == 0 || uid == ::geteuid()) {
       caller.roles = kAllRoles;
     } else if (!user.empty()) {
-      if (IsOperator(user, found->pw_gid)) caller.roles = caller.roles | Role::kOperator;
-      if ((caller.roles & Only(Role::kOperator)) != 0) caller.roles = caller.roles | Role::kRunner;
+      if (IsOperator(user, found->pw_gid)) {
+        caller.roles = caller.roles | Role::kViewer | Role::kOperator | Role::kRunner;
+      }
       if (std::ranges::find(options_.agent_users, user) != options_.agent_users.end()) {
         caller.roles = caller.roles | Role::kAgent;
       }
@@ -165,11 +168,12 @@ Caller CallerRegistry::Identify(grpc_call* call) const {
   const std::string peer = PeerOf(call);
   Caller caller;
   if (listening == nullptr) {
-    caller = {Only(Role::kViewer), "a caller during the start", peer, "Try again"};
+    caller.name = "a caller during the start";
+    caller.remedy = "Try again";
   } else if (listening->tls) {
     caller = IdentifyCertificate(call);
   } else if (listening->endpoint.kind == Endpoint::Kind::kUnix) {
-    caller = IdentifySocketFile(listening->endpoint.path);
+    caller = IdentifyConnection(peer, listening->endpoint.path);
   } else {
     caller = IdentifyOwner(peer, *listening);
   }
@@ -194,6 +198,7 @@ Caller CallerRegistry::IdentifyCertificate(grpc_call* call) const {
     caller.name += fmt::format(" and {} other names in one certificate", uris.size() - 1);
   } else if (name && name->cluster == cluster_) {
     caller.roles = Only(name->role);
+    caller.user = name->name;
   }
   if (revoked_ != nullptr && revoked_->RevokedAt(uris.front()) != 0) {
     const auto pem = Properties(call, GRPC_X509_PEM_CERT_PROPERTY_NAME);
@@ -206,22 +211,16 @@ Caller CallerRegistry::IdentifyCertificate(grpc_call* call) const {
   return caller;
 }
 
-Caller CallerRegistry::IdentifySocketFile(const std::string& path) const {
+Caller CallerRegistry::IdentifyConnection(const std::string& peer, const std::string& path) const {
   Caller caller;
-  caller.from = "unix:" + path;
-  struct stat file {};
-  const bool known = ::stat(path.c_str(), &file) == 0;
-  const mode_t mode = known ? file.st_mode & 0777 : 0777;
-  caller.name = fmt::format("a user whom mode {:04o} of the socket admits", mode);
-  caller.remedy = "Restrict the socket to mode 0600, which admits root and the server's user only";
-  // The bits of the mode decide who can connect: the owner, the group of the file, or every user.
-  if ((mode & 0066) == 0) {
-    caller.roles = kAllRoles;
-  } else if ((mode & 0006) == 0) {
-    caller.roles = Role::kViewer | Role::kOperator | Role::kRunner;
+  if (const auto known = connections_->Find(peer)) {
+    caller = users_->Find(known->uid);
+    caller.from = fmt::format("unix:{} (process {})", path, known->pid);
   } else {
-    caller.roles = Only(Role::kViewer);
+    caller.name = "a caller whose connection is closed";
+    caller.from = "unix:" + path;
   }
+  caller.remedy = Remedy();
   return caller;
 }
 
@@ -231,14 +230,17 @@ Caller CallerRegistry::IdentifyOwner(const std::string& peer, const Listening& l
   if (owner) {
     caller = users_->Find(*owner);
   } else {
-    caller.roles = Only(Role::kViewer);
     caller.name = "a caller whose user is not known (" + owner.error().message() + ")";
   }
-  caller.remedy = fmt::format(
+  caller.remedy = Remedy();
+  return caller;
+}
+
+std::string CallerRegistry::Remedy() const {
+  return fmt::format(
       "Use root, the user of the server, or a member of the group {} (access.operators_group); an "
       "agent of another user needs access.agent_users of the coordinator",
       options_.operators_group.empty() ? "of operators" : options_.operators_group);
-  return caller;
 }
 
 Result<SpiffeName> ParseSpiffeName(std::string_view uri) {

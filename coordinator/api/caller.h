@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,12 +14,14 @@
 #include "base/endpoint.h"
 #include "base/status.h"
 #include "coordinator/api/access.h"
+#include "coordinator/api/unix_connections.h"
 
 namespace holdfast::coord {
 
 /// Who has which roles, besides what a certificate or the owner of a socket decides.
 struct AccessOptions {
-  /// Members of this group of the system are operators and runners, where no TLS is configured.
+  /// Members of this group of the system are viewers, operators and runners, where no TLS is
+  /// configured.
   std::string operators_group = "holdfast-operators";
   /// Users whose processes are agents, besides root and the user of the server.
   std::vector<std::string> agent_users;
@@ -37,6 +40,8 @@ struct Caller {
   std::string name;    // e.g. "user alice (uid 1001)" or "spiffe://c1/agent/n0"
   std::string from;    // its address, e.g. "ipv4:127.0.0.1:40000" or "unix:/run/c.sock"
   std::string remedy;  // how a caller like this gets another role
+  std::optional<uid_t> uid;  // a user of this machine
+  std::string user;          // name of the user, or in a certificate; may be empty
 };
 
 /// Identifies the callers of one server. Thread-safe.
@@ -46,25 +51,31 @@ class CallerRegistry {
   CallerRegistry(std::string cluster, AccessOptions options, const Clock& clock);
   ~CallerRegistry();
 
-  /// Sets where the server listens. Until then, callers over TCP have the role viewer.
+  /// Sets where the server listens. Until then, callers have no role.
   void Serve(const Endpoint& endpoint, bool tls);
   /// Callers whose certificates are revoked get no role. `revoked` outlives the registry; before
   /// the first call.
   void Refuse(const certificates::RevokedNames& revoked) { revoked_ = &revoked; }
   /// Returns the caller of `call`, which is in progress.
   Caller Identify(grpc_call* call) const;
+  /// Returns the connections of the unix socket, which its acceptor keeps.
+  UnixConnections& connections() { return *connections_; }
+  /// Uses the connections of another service of the same server. Before the first call.
+  void ShareConnections(const CallerRegistry& other) { connections_ = other.connections_; }
 
  private:
   struct Listening;
   class Users;
   Caller IdentifyCertificate(grpc_call* call) const;
-  Caller IdentifySocketFile(const std::string& path) const;
+  Caller IdentifyConnection(const std::string& peer, const std::string& path) const;
   Caller IdentifyOwner(const std::string& peer, const Listening& listening) const;
+  std::string Remedy() const;
 
   const std::string cluster_;
   const AccessOptions options_;
   const certificates::RevokedNames* revoked_ = nullptr;
   std::unique_ptr<Users> users_;
+  std::shared_ptr<UnixConnections> connections_ = std::make_shared<UnixConnections>();
   std::atomic<std::shared_ptr<const Listening>> listening_;
 };
 

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/un.h>
 
 #include <cstring>
@@ -27,7 +26,6 @@ constexpr int kServerKeepaliveMs = 3'600'000;
 constexpr int kServerTimeoutMs = 1'500;
 // A connection that completes no TLS handshake in this time ends. gRPC itself waits two minutes.
 constexpr int kHandshakeMs = 10'000;
-constexpr mode_t kSocketMode = 0600;
 
 /// Used for channels and for servers, since each side must detect that the other one is gone.
 template <typename SetInt>
@@ -74,10 +72,24 @@ std::string GrpcTarget(const Endpoint& endpoint) {
   return "dns:///" + endpoint.ToString();
 }
 
+Status CheckPlain(const Endpoint& endpoint, const TlsFiles& tls, std::string_view key) {
+  if (tls.configured() || endpoint.kind == Endpoint::Kind::kUnix) return Status::Ok();
+  if (!endpoint.IsLocal()) return RefuseInsecure(endpoint, key);
+  if (tls.insecure_loopback) return Status::Ok();
+  return InvalidArgumentError(fmt::format(
+      "{} '{}' is a loopback address without TLS, which every user of this machine can reach, and "
+      "listen at while this process does not run; use unix:/path, for example under /run/holdfast, "
+      "or set tls.ca, tls.cert and tls.key, or set insecure_loopback = true on a machine without "
+      "other users",
+      key, endpoint.ToString()));
+}
+
 Result<std::shared_ptr<grpc::ChannelCredentials>> MakeChannelCredentials(const Endpoint& endpoint,
                                                                          const TlsFiles& tls,
                                                                          ServerRole server) {
-  if (tls.configured()) return MakeTlsChannelCredentials(tls, server);
+  if (tls.configured() && endpoint.kind != Endpoint::Kind::kUnix) {
+    return MakeTlsChannelCredentials(tls, server);
+  }
   if (endpoint.IsLocal()) return grpc::InsecureChannelCredentials();
   return Fail(RefuseInsecure(endpoint, "address"));
 }
@@ -100,7 +112,7 @@ Result<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(const End
                                                                        const TlsFiles& tls,
                                                                        std::string_view key) {
   if (tls.configured()) return MakeTlsServerCredentials(tls);
-  if (!endpoint.IsLocal()) return Fail(RefuseInsecure(endpoint, key));
+  HOLDFAST_RETURN_IF_ERROR(CheckPlain(endpoint, tls, key));
   return grpc::InsecureServerCredentials();
 }
 
@@ -124,11 +136,23 @@ bool IsListening(const Endpoint& endpoint) {
   return ::bind(fd.get(), reinterpret_cast<sockaddr*>(&v4), sizeof(v4)) != 0 && errno == EADDRINUSE;
 }
 
-Result<std::unique_ptr<grpc::Server>> StartServer(const std::vector<GuardedService*>& services,
-                                                  Endpoint& endpoint, const TlsFiles& tls,
-                                                  std::string_view key, int message_bytes_max,
-                                                  int threads_max,
-                                                  InterceptorFactories interceptors) {
+ApiServer::~ApiServer() {
+  acceptor_.reset();  // before the server, which it uses
+}
+
+Status ApiServer::Listen(const std::string& path, UnixConnections& connections,
+                         const Clock& clock) {
+  auto acceptor = UnixAcceptor::Start(path, *server_, connections, {}, clock);
+  if (!acceptor) return acceptor.error();
+  acceptor_ = *std::move(acceptor);
+  return Status::Ok();
+}
+
+Result<std::unique_ptr<ApiServer>> StartServer(const std::vector<GuardedService*>& services,
+                                               Endpoint& endpoint,
+                                               const TlsFiles& tls, std::string_view key,
+                                               int message_bytes_max, int threads_max,
+                                               InterceptorFactories interceptors) {
   HOLDFAST_ASSIGN_OR_RETURN(auto credentials, MakeServerCredentials(endpoint, tls, key));
   Status in_use = UnavailableError(fmt::format(
       "address {} is in use by another process; choose another with {}", endpoint.ToString(), key));
@@ -149,29 +173,36 @@ Result<std::unique_ptr<grpc::Server>> StartServer(const std::vector<GuardedServi
   }
   builder.SetMaxReceiveMessageSize(message_bytes_max);
   builder.SetMaxSendMessageSize(message_bytes_max);
-  builder.AddListeningPort(endpoint.ToString(), credentials, &bound_port);
+  const bool unix_socket = endpoint.kind == Endpoint::Kind::kUnix;
+  if (!unix_socket) builder.AddListeningPort(endpoint.ToString(), credentials, &bound_port);
   for (GuardedService* service : services) {
     builder.RegisterService(service);
-    service->callers().Serve(endpoint, tls.configured());  // before the first call can arrive
+    // Before the first call can arrive. The kernel identifies the callers of a unix socket.
+    service->callers().ShareConnections(services.front()->callers());
+    service->callers().Serve(endpoint, tls.configured() && !unix_socket);
   }
   if (!interceptors.empty()) {
     builder.experimental().SetInterceptorCreators(std::move(interceptors));
   }
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
-  if (server == nullptr || bound_port == 0) {
+  if (server == nullptr || (!unix_socket && bound_port == 0)) {
     if (IsListening(endpoint)) return Fail(in_use);
     return Fail(UnavailableError(fmt::format(
         "cannot listen on {}: the address does not belong to this machine, is not permitted or is "
         "in use; choose another with {}",
         endpoint.ToString(), key)));
   }
-  if (endpoint.kind == Endpoint::Kind::kTcp) {
+  auto running = std::make_unique<ApiServer>(std::move(server));
+  if (unix_socket) {
+    const Status listens =
+        running->Listen(endpoint.path, services.front()->callers().connections(),
+                        services.front()->clock());
+    if (!listens.ok()) return Fail(listens.WithContext(key));
+  } else {
     endpoint.port = static_cast<uint16_t>(bound_port);
     for (GuardedService* service : services) service->callers().Serve(endpoint, tls.configured());
-  } else if (::chmod(endpoint.path.c_str(), kSocketMode) != 0) {
-    return Fail(ErrnoStatus(errno, "chmod " + endpoint.path));
   }
-  return server;
+  return running;
 }
 
 }  // namespace holdfast::coord

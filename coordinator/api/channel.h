@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "coordinator/api/access_guard.h"
 #include "coordinator/api/tls_credentials.h"
+#include "coordinator/api/unix_acceptor.h"
 
 namespace holdfast::coord {
 
@@ -22,8 +23,8 @@ inline constexpr int kDataMessageBytesMax = 4 << 20;
 /// Returns the form of an endpoint that gRPC clients dial. gRPC servers bind Endpoint::ToString().
 std::string GrpcTarget(const Endpoint& endpoint);
 
-/// Returns the credentials to connect to `endpoint`. InvalidArgument: the endpoint is not local and
-/// `tls` is not configured.
+/// Returns the credentials to connect to `endpoint`; a unix socket never has TLS. InvalidArgument:
+/// the endpoint is not local and `tls` is not configured.
 Result<std::shared_ptr<grpc::ChannelCredentials>> MakeChannelCredentials(
     const Endpoint& endpoint, const TlsFiles& tls, ServerRole server = ServerRole::kAny);
 
@@ -40,8 +41,13 @@ std::shared_ptr<grpc::Channel> MakePinnedChannel(const Endpoint& endpoint,
                                                  const std::string& ca_hash, const Clock& clock,
                                                  std::shared_ptr<Result<std::string>> why);
 
-/// Returns the credentials to listen on `endpoint`. InvalidArgument: the endpoint is not local and
-/// `tls` is not configured; the message names the configuration key `key`.
+/// Returns OK if `endpoint` may be used as `tls` configures: with TLS, as a unix socket, or, with
+/// `insecure_loopback`, as a loopback address. InvalidArgument: the message names the key `key`.
+Status CheckPlain(const Endpoint& endpoint, const TlsFiles& tls, std::string_view key);
+
+/// Returns the credentials to listen on `endpoint`. InvalidArgument: `tls` is not configured, and
+/// the endpoint is neither a unix socket nor, with `insecure_loopback`, a loopback address; the
+/// message names the configuration key `key`.
 Result<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(const Endpoint& endpoint,
                                                                        const TlsFiles& tls,
                                                                        std::string_view key);
@@ -54,18 +60,42 @@ bool IsListening(const Endpoint& endpoint);
 using InterceptorFactories =
     std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>>;
 
-/// Starts a server with `services` on `endpoint`, which outlive the server. A unix socket gets mode
-/// 0600: only root and the user of this process can connect. Unavailable if the address is in use.
-/// Sets the port of `endpoint` to the one that was bound. `threads_max` limits the threads of a
-/// synchronous service: calls beyond the limit fail with ResourceExhausted; 0: no limit.
-Result<std::unique_ptr<grpc::Server>> StartServer(const std::vector<GuardedService*>& services,
-                                                  Endpoint& endpoint, const TlsFiles& tls,
-                                                  std::string_view key,
-                                                  int message_bytes_max = kControlMessageBytesMax,
-                                                  int threads_max = 0,
-                                                  InterceptorFactories interceptors = {});
+/// A running gRPC server, and the acceptor of its unix socket. The destructor stops both at once.
+class ApiServer {
+ public:
+  explicit ApiServer(std::unique_ptr<grpc::Server> server) : server_(std::move(server)) {}
+  ~ApiServer();
+  ApiServer(const ApiServer&) = delete;
+  ApiServer& operator=(const ApiServer&) = delete;
+
+  /// Accepts the connections to a unix socket. Once. `clock` outlives the server.
+  Status Listen(const std::string& path, UnixConnections& connections, const Clock& clock);
+  /// Accepts no more connections, and ends the calls that are in progress at the deadline.
+  template <typename Deadline>
+  void Shutdown(const Deadline& deadline) {
+    acceptor_.reset();
+    server_->Shutdown(deadline);
+  }
+  /// Returns once all calls have ended after a Shutdown().
+  void Wait() { server_->Wait(); }
+
+ private:
+  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<UnixAcceptor> acceptor_;  // of a unix socket
+};
+
+/// Starts a server with `services`, which outlive the server, on `endpoint`. Every user can connect
+/// to a unix socket; the kernel reports the user of each connection. Unavailable if the address is
+/// in use. Sets the port of `endpoint` to the one that was bound. `threads_max` limits the threads
+/// of a synchronous service: calls beyond the limit fail with ResourceExhausted; 0: no limit.
+Result<std::unique_ptr<ApiServer>> StartServer(const std::vector<GuardedService*>& services,
+                                               Endpoint& endpoint, const TlsFiles& tls,
+                                               std::string_view key,
+                                               int message_bytes_max = kControlMessageBytesMax,
+                                               int threads_max = 0,
+                                               InterceptorFactories interceptors = {});
 /// The same, with one service.
-inline Result<std::unique_ptr<grpc::Server>> StartServer(
+inline Result<std::unique_ptr<ApiServer>> StartServer(
     GuardedService& service, Endpoint& endpoint, const TlsFiles& tls, std::string_view key,
     int message_bytes_max = kControlMessageBytesMax, int threads_max = 0,
     InterceptorFactories interceptors = {}) {

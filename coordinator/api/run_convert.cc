@@ -133,6 +133,7 @@ Result<SetWorkers> FromProto(const pb::SetWorkers& proto) {
   directive.command.assign(proto.command().begin(), proto.command().end());
   directive.environment.assign(proto.environment().begin(), proto.environment().end());
   directive.directory = proto.directory();
+  if (proto.has_uid()) directive.uid = proto.uid();
   return directive;
 }
 
@@ -152,6 +153,7 @@ void ToProto(const SetWorkers& directive, pb::SetWorkers* out) {
   out->mutable_environment()->Assign(directive.environment.begin(), directive.environment.end());
   out->set_directory(directive.directory);
   out->set_grace_ms(directive.grace_ms);
+  if (directive.uid) out->set_uid(*directive.uid);
 }
 
 Result<RunSpec> FromProto(const pb::RunSpec& proto) {
@@ -204,6 +206,7 @@ void ToProto(const RunSpec& spec, pb::RunSpec* out) {
   out->set_refill_versions(spec.refill_versions);
   out->set_detect_action(static_cast<uint32_t>(spec.detect_action));
   out->set_hang_after_ms(spec.hang_after_ms);
+  if (spec.uid) out->set_uid(*spec.uid);
 }
 
 }  // namespace holdfast::coord

@@ -17,6 +17,9 @@ struct TlsFiles {
   std::string ca;
   std::string cert;
   std::string key;
+  /// Permits TCP over loopback without the files: other users of the machine can then take the
+  /// server's place while it does not run.
+  bool insecure_loopback = false;
   bool configured() const { return !ca.empty() || !cert.empty() || !key.empty(); }
 };
 

@@ -37,6 +37,7 @@ struct JobState {
   /// The agent removes all shards of incarnations up to `incarnation`, also from disk. Other fields
   /// are ignored.
   bool forget = false;
+  std::optional<uint32_t> owner = {};  // user; absent: not known
   bool operator==(const JobState&) const = default;
 };
 
@@ -81,6 +82,7 @@ struct SetWorkers {
   std::vector<std::string> environment;  // NAME=value
   std::string directory;                 // absolute
   int64_t grace_ms = 10'000;             // between SIGTERM and SIGKILL
+  std::optional<uint32_t> uid = {};      // user of the workers; absent: not known
   bool operator==(const SetWorkers&) const = default;
 };
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,8 @@ struct RunSpec {
   uint32_t refill_versions = 10;
   DetectAction detect_action = DetectAction::kDefault;
   int64_t hang_after_ms = 0;  // age of a hang that triggers a restart; 0: the coordinator's setting
+  /// The user of the workers, who owns the job. Absent: an earlier version recorded the run.
+  std::optional<uint32_t> uid = {};
   uint32_t world() const { return nodes * ranks_per_node; }
   bool operator==(const RunSpec&) const = default;
 };

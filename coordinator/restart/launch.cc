@@ -9,6 +9,7 @@
 #include "coordinator/restart/gpus.h"
 #include "coordinator/restart/incidents.h"
 #include "coordinator/restart/placement.h"
+#include "coordinator/state/owner.h"
 
 namespace holdfast::coord {
 namespace {
@@ -102,6 +103,7 @@ SetWorkers WorkersFor(const RunReadContext& context, const Run& run, const std::
   directive.command = record.spec.command;
   directive.environment = record.spec.environment;
   directive.directory = record.spec.directory;
+  directive.uid = record.spec.uid;
   return directive;
 }
 
@@ -154,6 +156,9 @@ std::set<std::string> UsableNodes(const RunReadContext& context, const Run* run)
         context.table.quarantine.count(name) != 0) {
       continue;
     }
+    // An older agent would start the workers as its own user, who may be root.
+    const bool other_user = run != nullptr && run->record.spec.uid.value_or(kRootUser) != kRootUser;
+    if (other_user && !node.worker_users) continue;
     const Run* other = PlacedOn(context, name);
     if (other != nullptr && other != run) continue;
     usable.insert(name);

@@ -49,6 +49,7 @@ struct SupervisorOptions {
   /// Patience for a hang in which ranks wait for others that are elsewhere: those may be
   /// evaluating, reading or compiling.
   std::chrono::nanoseconds restart_absent_after = std::chrono::minutes(10);
+  uint32_t jobs_per_user = 0;  // jobs of a user other than root; 0: no limit
 };
 
 }  // namespace holdfast::coord

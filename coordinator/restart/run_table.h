@@ -33,6 +33,7 @@ struct WorkerNode {
   AttachId attach = 0;
   uint64_t agent_start = 0;
   std::string worker_address;
+  bool worker_users = false;  // workers get the user of their run; older agents use their own
   Clock::TimePoint last_contact;
   Clock::TimePoint state_since;  // when `attached` last changed
   std::vector<WorkerState> workers;

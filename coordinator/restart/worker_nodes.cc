@@ -27,6 +27,7 @@ void RecordAttached(RunContext& context, const NodeAttached& event) {
   if (node.agent_start != event.agent_start) node.newest_gpu_error = 0;
   node.agent_start = event.agent_start;
   node.worker_address = event.worker_address;
+  node.worker_users = event.worker_users;
   node.state_since = context.at.now;
   node.last_contact = context.at.now;
   node.stream_ended = false;

@@ -1,10 +1,13 @@
 #include "coordinator/server/applier.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <iterator>
 
 #include "base/crash_point.h"
 #include "base/log.h"
+#include "coordinator/state/owner.h"
 
 namespace holdfast::coord {
 namespace {
@@ -22,6 +25,13 @@ constexpr auto kSnapshotPauseMax = std::chrono::milliseconds(100);
 
 Status LeaseEnded() {
   return FencedError("this coordinator's lease has ended; another one may lead");
+}
+
+Reply Refusal(RequestId request, const Status& why) {
+  Reply reply;
+  reply.request = request;
+  reply.outcome = why;
+  return reply;
 }
 
 /// What a batch contains, as far as crash points and the log depend on it.
@@ -171,6 +181,8 @@ Status Applier::Load() {
   HOLDFAST_ASSIGN_OR_RETURN(State state, State::Load(options_, records, at_));
   HOLDFAST_RETURN_IF_ERROR(invariants_.error());
   attendance_.Reset(records);
+  owners_.Load(records);
+  job_owners_.Reset(owners_.All());
   catalog_ = std::move(catalog);
   state_.emplace(std::move(state));
   supervisor_.emplace(run_options_, records, at_);
@@ -365,10 +377,45 @@ void Applier::Register(Work& work) {
   }
 }
 
+Status Applier::CheckUser(const std::string& job, uint32_t uid) const {
+  const JobOwner owner = owners_.Find(job);
+  if (owner.exists) return CheckOwner(job, owner.uid, uid);
+  const uint32_t most = run_options_.jobs_per_user;
+  if (most == 0 || uid == kRootUser) return Status::Ok();
+  const size_t has = owners_.CountOf(uid);
+  if (has < most) return Status::Ok();
+  return ResourceExhaustedError(fmt::format(
+      "uid {} has {} jobs, and access.jobs_per_user of the coordinator is {}; forget a job with "
+      "`holdfast forget`, or have an operator raise the limit",
+      uid, has, most));
+}
+
+void Applier::Apply(const RunEvent& event, std::vector<Effect>& effects) {
+  if (const auto* run = std::get_if<RunRequested>(&event); run != nullptr && run->spec.uid) {
+    const Status allowed = CheckUser(run->spec.job, *run->spec.uid);
+    if (!allowed.ok()) {
+      effects.emplace_back(Refusal(run->request, allowed));
+      return;
+    }
+  }
+  std::vector<Effect> caused = supervisor_->Apply(event, at_);
+  owners_.Update(caused);
+  std::move(caused.begin(), caused.end(), std::back_inserter(effects));
+}
+
 void Applier::Apply(const Event& event, std::vector<Effect>& effects) {
+  if (const auto* join = std::get_if<RankJoined>(&event)) {
+    const Status allowed = CheckUser(join->job, join->uid);
+    if (!allowed.ok()) {
+      if (join->request != 0) effects.emplace_back(Refusal(join->request, allowed));
+      return;
+    }
+  }
   std::vector<Effect> caused = state_->Apply(event, at_);
+  owners_.Update(caused);
   attendance_.Update(event, caused);
   std::vector<Effect> followed = supervisor_->Observe(event, caused, at_);
+  owners_.Update(followed);
   std::move(caused.begin(), caused.end(), std::back_inserter(effects));
   std::move(followed.begin(), followed.end(), std::back_inserter(effects));
 }
@@ -396,10 +443,7 @@ void Applier::ApplyBatch(std::vector<Work>& batch) {
     Register(work);
     if (!state_) continue;
     if (work.event) Apply(*work.event, effects);
-    if (work.run_event) {
-      std::vector<Effect> caused = supervisor_->Apply(*work.run_event, at_);
-      std::move(caused.begin(), caused.end(), std::back_inserter(effects));
-    }
+    if (work.run_event) Apply(*work.run_event, effects);
   }
   if (state_ && at_.now - last_tick_ >= tick_) {
     last_tick_ = at_.now;
@@ -417,6 +461,7 @@ void Applier::ApplyBatch(std::vector<Work>& batch) {
   // The lease may have ended while this process was stopped: then another coordinator directs.
   if (status.ok() && !catalog_->Held()) status = LeaseEnded();
   if (status.ok()) {
+    owners_.Publish(job_owners_);  // before the replies, on which further calls depend
     Deliver(effects);
     if (MarksOf(effects).commit) HOLDFAST_CRASH_POINT("coordinator.after_publish");
   } else {

@@ -15,6 +15,7 @@
 #include "base/thread.h"
 #include "coordinator/restart/supervisor.h"
 #include "coordinator/server/attendance.h"
+#include "coordinator/server/owner_table.h"
 #include "coordinator/server/reads.h"
 #include "coordinator/state/state.h"
 #include "coordinator/store/catalog.h"
@@ -65,6 +66,8 @@ class Applier {
 
   /// Returns a unique number for a request or a stream.
   uint64_t NextId() { return next_id_.fetch_add(1); }
+  /// Returns the owners of all jobs, as the store has them.
+  const JobOwners& job_owners() const { return job_owners_; }
   void Submit(Event event, RequestId request = 0, ReplyHandler handler = nullptr);
   void Submit(RunEvent event, RequestId request = 0, ReplyHandler handler = nullptr);
   /// Submits the event and keeps the sink until it is closed. A shared_ptr, since gRPC's reactor
@@ -109,6 +112,9 @@ class Applier {
   void Register(Work& work);
   void ApplyBatch(std::vector<Work>& batch);
   void Apply(const Event& event, std::vector<Effect>& effects);
+  void Apply(const RunEvent& event, std::vector<Effect>& effects);
+  /// Checks the owner of a job that a process of `uid` opens, and how many jobs the user has.
+  Status CheckUser(const std::string& job, uint32_t uid) const;
   /// Publishes a snapshot of the state if one is due; without a state, withdraws the last one.
   void PublishSnapshot();
   void ApplyRunChanges(std::vector<Effect>& effects);
@@ -135,6 +141,7 @@ class Applier {
   std::atomic<uint64_t> epoch_{0};
   std::atomic<int64_t> batch_began_{0};  // nanoseconds of clock_; 0: between batches
   Attendance attendance_;
+  JobOwners job_owners_;
 
   Mutex mutex_;
   CondVar wake_;
@@ -146,6 +153,7 @@ class Applier {
   std::unique_ptr<Catalog> catalog_;
   std::optional<State> state_;
   std::optional<Supervisor> supervisor_;  // set exactly when state_ is
+  OwnerTable owners_;  // of state_ and supervisor_
   std::map<RequestId, ReplyHandler> handlers_;
   std::map<AttachId, std::shared_ptr<DirectiveSink>> sinks_;
   /// Time of the batch, for all of its events. It excludes periods in which this thread did not

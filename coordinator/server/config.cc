@@ -18,9 +18,12 @@ void BindServer(CoordinatorConfig& config, ConfigSchema& schema) {
              "Name of the cluster. Agents of another cluster, and a data_dir of another, are "
              "refused.");
   schema.Add("listen", &config.listen,
-             "Where agents and operators connect: HOST:PORT or unix:/path. With port 0, the system "
-             "chooses a free port, and the coordinator writes it to data_dir/endpoint. Beyond "
-             "loopback only with [tls].");
+             "Where agents and operators connect: unix:/path or HOST:PORT. With port 0, the system "
+             "chooses a free port, and the coordinator writes it to data_dir/endpoint. HOST:PORT "
+             "only with [tls], or with insecure_loopback.");
+  schema.Add("insecure_loopback", &config.tls.insecure_loopback,
+             "Permit TCP over loopback without [tls]. Every user of this machine can reach such an "
+             "address, and listen at it while this process does not run.");
   schema.Add("data_dir", &config.data_dir,
              "Directory of the embedded metadata store. Losing it loses every version.");
   schema.Add("store", &config.store,
@@ -153,6 +156,12 @@ ConfigSchema BindConfig(CoordinatorConfig& config) {
   config.metrics.Bind(schema);
   config.ui.Bind(schema);
   config.access.Bind(schema, /*coordinator=*/true);
+  schema.Add("access.run_as_users", &config.run_as_users,
+             "Users that operators may start runs as, with `holdfast run --user`. Otherwise the "
+             "workers of a run have the user who asks for it.");
+  schema.Add("access.jobs_per_user", &config.jobs_per_user,
+             "Largest number of jobs of one user. Root has no limit; 0: no user has one.", 0,
+             1'000'000'000);
   schema.Add("tls.ca", &config.tls.ca, "PEM file of the authority that signs every certificate.");
   schema.Add("tls.cert", &config.tls.cert, "PEM file of this coordinator's certificate.");
   schema.Add("tls.key", &config.tls.key, "PEM file of its private key.");

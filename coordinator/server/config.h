@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "base/config.h"
 #include "base/metrics/metrics_options.h"
@@ -16,7 +17,7 @@ inline constexpr const char* kEmbeddedStore = "embedded";
 
 struct CoordinatorConfig {
   std::string cluster = "holdfast";
-  std::string listen = "127.0.0.1:7070";
+  std::string listen = "unix:/run/holdfast/coordinator.sock";
   std::string data_dir = "/var/lib/holdfast/coordinator";
   std::string store = kEmbeddedStore;
   std::string advertise;  // empty: `listen`
@@ -54,6 +55,8 @@ struct CoordinatorConfig {
   std::string join_ca_key;  // empty: this coordinator issues no certificates
   int64_t join_certificate_s = 86'400;
   AccessOptions access;
+  std::vector<std::string> run_as_users;
+  int64_t jobs_per_user = 1000;
 };
 
 /// Returns the keys of holdfast-coordinator's configuration file, bound to `config`, which must

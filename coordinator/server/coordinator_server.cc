@@ -80,6 +80,7 @@ Result<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
   runs.node_lease = options.node_lease;
   runs.has_restart_command = !config.restart_command.empty();
   runs.port_seed = static_cast<uint32_t>(RandomSeed());
+  runs.jobs_per_user = static_cast<uint32_t>(config.jobs_per_user);
   runs.command_attempts = static_cast<uint32_t>(config.restart_attempts);
   runs.command_cooldown = std::chrono::milliseconds(config.restart_cooldown_ms);
   HOLDFAST_ASSIGN_OR_RETURN(runs.detect_action, ParseDetectAction(config.detect_action));
@@ -122,11 +123,12 @@ Result<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
   HOLDFAST_ASSIGN_OR_RETURN(
       server->guarded_,
       GuardedService::Make(*server->service_, coordinator::Coordinator::service_full_name(),
-                           config.cluster, config.access, clock));
+                           config.cluster, config.access, clock, &server->applier_->job_owners()));
   HOLDFAST_ASSIGN_OR_RETURN(server->audit_log_,
                             AuditLog::Open({config.data_dir + "/audit.log"}, clock));
   server->auditor_ = std::make_unique<Auditor>(*server->audit_log_, server->guarded_->callers());
   server->service_->RecordIn(*server->auditor_);
+  server->service_->Identify(server->guarded_->callers(), config.run_as_users);
   HOLDFAST_RETURN_IF_ERROR(server->StartCertificates(config, clock));
   HOLDFAST_ASSIGN_OR_RETURN(
       server->server_,
@@ -218,12 +220,14 @@ CoordinatorServer::~CoordinatorServer() {
   // Before the server waits for its clients, so that another coordinator leads at once. The applier
   // has stopped, so nothing is directed any more.
   if (session_) session_->Stop();
-  for (grpc::Server* server : {join_server_.get(), server_.get()}) {
-    if (server == nullptr) continue;
+  const auto stop = [](auto& server) {
+    if (server == nullptr) return;
     server->Shutdown(gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
                                   gpr_time_from_millis(kStopPatienceMs, GPR_TIMESPAN)));
     server->Wait();
-  }
+  };
+  stop(join_server_);
+  stop(server_);
 }
 
 }  // namespace holdfast::coord

@@ -68,7 +68,7 @@ class CoordinatorServer {
   std::unique_ptr<GuardedService> guarded_;
   std::unique_ptr<AuditLog> audit_log_;
   std::unique_ptr<Auditor> auditor_;
-  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<ApiServer> server_;
   std::unique_ptr<grpc::Server> join_server_;  // null: nowhere
   std::unique_ptr<MetricsServer> metrics_;
   std::unique_ptr<PageSource> page_source_;

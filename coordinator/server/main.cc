@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/cores.h"
 #include "base/program.h"
 #include "coordinator/etcd/etcd_store.h"
 #include "coordinator/etcd/url.h"
@@ -54,6 +55,7 @@ int BackUp(const holdfast::coord::CoordinatorConfig& config, const std::string& 
 }  // namespace
 
 int main(int argc, char** argv) {
+  holdfast::KeepMemoryOutOfCores();
   const std::string backup_to = TakeBackupTo(argc, argv);
   holdfast::coord::CoordinatorConfig config;
   holdfast::ConfigSchema schema = holdfast::coord::BindConfig(config);

@@ -90,6 +90,7 @@ Result<NodeAttached> ReadAttach(const pb::AttachRequest& request, const std::str
                                          request.worker_address().size(), kAddressBytesMax)));
   }
   event.worker_address = request.worker_address();
+  event.worker_users = request.worker_users();
   HOLDFAST_RETURN_IF_ERROR(ReadWorkers(request.workers(), event.workers));
   HOLDFAST_RETURN_IF_ERROR(ReadRanks(request.ranks(), event.ranks));
   event.disk_every = request.disk_every();

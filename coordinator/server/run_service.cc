@@ -8,7 +8,9 @@
 #include "coordinator/api/run_convert.h"
 #include "coordinator/contract/text.h"
 #include "coordinator/server/calls.h"
+#include "coordinator/server/own_jobs.h"
 #include "coordinator/server/run_answers.h"
+#include "coordinator/server/run_user.h"
 #include "coordinator/server/service.h"
 
 // The calls about runs, incidents, quarantine and telemetry.
@@ -74,6 +76,12 @@ grpc::ServerUnaryReactor* CoordinatorService::StartRun(grpc::CallbackServerConte
                                                        pb::StartRunReply* reply) {
   auto spec = FromProto(request->spec());
   if (!spec) return ReplyOutcome(context, reply, spec.error());
+  if (callers_ != nullptr) {
+    const Caller caller = callers_->Identify(context->c_call());
+    auto user = RunUserOf(caller, request->spec().run_as(), run_as_users_);
+    if (!user) return ReplyOutcome(context, reply, user.error());
+    spec->uid = *user;
+  }
   const auto begun = Begin(*context, "StartRun", *request);
   if (!begun) return ReplyOutcome(context, reply, begun.error());
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
@@ -120,9 +128,11 @@ grpc::ServerUnaryReactor* CoordinatorService::GetRuns(grpc::CallbackServerContex
                                                       pb::GetRunsReply* reply) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   const bool accepted =
-      applier_.Query([reactor, reply, job = request->job()](const Supervisor* supervisor) {
+      applier_.Query([this, reactor, reply, job = request->job(),
+                      only = OnlyJobsOf(*context)](const Supervisor* supervisor) {
         if (supervisor == nullptr) return reactor->Finish(StateUnknown());
         FillRuns(*supervisor, job, reply);
+        if (only) LeaveOwnJobs(*only, applier_.job_owners(), reply);
         reactor->Finish(grpc::Status::OK);
       });
   if (!accepted) FinishTooManyReads(context, reactor);
@@ -134,9 +144,11 @@ grpc::ServerUnaryReactor* CoordinatorService::ListIncidents(grpc::CallbackServer
                                                             pb::ListIncidentsReply* reply) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   const bool accepted =
-      applier_.Query([reactor, reply, copy = *request](const Supervisor* supervisor) {
+      applier_.Query([this, reactor, reply, copy = *request,
+                      only = OnlyJobsOf(*context)](const Supervisor* supervisor) {
         if (supervisor == nullptr) return reactor->Finish(StateUnknown());
         FillIncidents(*supervisor, copy, reply);
+        if (only) LeaveOwnJobs(*only, applier_.job_owners(), reply);
         reactor->Finish(grpc::Status::OK);
       });
   if (!accepted) FinishTooManyReads(context, reactor);

@@ -12,6 +12,7 @@
 #include "coordinator/server/answers.h"
 #include "coordinator/server/attach_stream.h"
 #include "coordinator/server/calls.h"
+#include "coordinator/server/own_jobs.h"
 #include "coordinator/server/requests.h"
 
 namespace holdfast::coord {
@@ -36,6 +37,14 @@ class WaitingCall : public grpc::ServerUnaryReactor {
   std::atomic<bool> claimed_{false};
 };
 }  // namespace
+
+std::optional<uid_t> CoordinatorService::OnlyJobsOf(grpc::CallbackServerContext& context) const {
+  constexpr RoleSet kAllJobs = Role::kViewer | Role::kOperator | Role::kRunner;
+  if (callers_ == nullptr) return std::nullopt;
+  const Caller caller = callers_->Identify(context.c_call());
+  if ((caller.roles & kAllJobs) != 0) return std::nullopt;
+  return caller.uid.value_or(~uid_t{0});
+}
 
 grpc::ServerWriteReactor<pb::Directive>* CoordinatorService::Attach(
     grpc::CallbackServerContext* context, const pb::AttachRequest* request) {
@@ -126,9 +135,11 @@ grpc::ServerUnaryReactor* CoordinatorService::GetStatus(grpc::CallbackServerCont
                                                         pb::GetStatusReply* reply) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   const bool accepted =
-      applier_.Query([this, reactor, reply, job = request->job()](const State* state, Epoch epoch) {
+      applier_.Query([this, reactor, reply, job = request->job(),
+                      only = OnlyJobsOf(*context)](const State* state, Epoch epoch) {
         if (state == nullptr) return reactor->Finish(StateUnknown());
         FillStatus(*state, cluster_, epoch, job, reply);
+        if (only) LeaveOwnJobs(*only, reply);
         reply->set_stopped_why(applier_.stopped_why());
         reply->set_page_url(page_url_);
         reply->set_wall_nanos(clock_.WallNanos());
@@ -171,9 +182,11 @@ grpc::ServerUnaryReactor* CoordinatorService::WhatIfLost(grpc::CallbackServerCon
                                                          pb::WhatIfLostReply* reply) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   const bool accepted =
-      applier_.Query([reactor, reply, copy = *request](const State* state, Epoch) {
+      applier_.Query([this, reactor, reply, copy = *request,
+                      only = OnlyJobsOf(*context)](const State* state, Epoch) {
         if (state == nullptr) return reactor->Finish(StateUnknown());
         FillImpact(*state, copy, reply);
+        if (only) LeaveOwnJobs(*only, applier_.job_owners(), reply);
         reactor->Finish(grpc::Status::OK);
       });
   if (!accepted) FinishTooManyReads(context, reactor);
@@ -190,10 +203,11 @@ grpc::ServerUnaryReactor* CoordinatorService::Adopt(grpc::CallbackServerContext*
   if (!begun) return ReplyOutcome(context, reply, begun.error());
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   const RequestId id = applier_.NextId();
-  applier_.Submit(AdoptRequested{id, request->job(), LifeId{request->life()}, request->dry_run()},
-                  id, Recorded(*begun, "Adopt", AnswerInto(reactor, reply, [reply](const Reply& r) {
-                    FillAdopted(r.adopted, reply);
-                  })));
+  AdoptRequested event{id, request->job(), LifeId{request->life()}, request->dry_run()};
+  if (request->has_owner()) event.owner = request->owner();
+  const auto fill = [reply](const Reply& r) { FillAdopted(r.adopted, reply); };
+  applier_.Submit(Event(std::move(event)), id,
+                  Recorded(*begun, "Adopt", AnswerInto(reactor, reply, fill)));
   return reactor;
 }
 

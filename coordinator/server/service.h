@@ -1,7 +1,9 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "coordinator/api/coordinator.grpc.pb.h"
 #include "coordinator/server/applier.h"
@@ -21,6 +23,13 @@ class CoordinatorService : public coordinator::Coordinator::CallbackService {
   /// Records the calls that change the cluster in `auditor`, which outlives the service. Before the
   /// first call.
   void RecordIn(Auditor& auditor) { auditor_ = &auditor; }
+
+  /// Identifies callers by `callers`, which outlives the service. Operators may start runs as a
+  /// user of `run_as_users`. Before the first call.
+  void Identify(const CallerRegistry& callers, std::vector<std::string> run_as_users) {
+    callers_ = &callers;
+    run_as_users_ = std::move(run_as_users);
+  }
 
   /// Sets the URL that operators get. Before the first call.
   void ReportPage(std::string url) { page_url_ = std::move(url); }
@@ -98,11 +107,16 @@ class CoordinatorService : public coordinator::Coordinator::CallbackService {
   Applier::ReplyHandler Recorded(uint64_t begun, std::string_view method,
                                  Applier::ReplyHandler next);
 
+  /// Returns the user whose jobs the caller may see; nothing: the caller may see all jobs.
+  std::optional<uid_t> OnlyJobsOf(grpc::CallbackServerContext& context) const;
+
   const std::string cluster_;
   Applier& applier_;
   Watcher& watcher_;
   const Clock& clock_;
   Auditor* auditor_ = nullptr;
+  const CallerRegistry* callers_ = nullptr;  // null: every caller may see all jobs
+  std::vector<std::string> run_as_users_;
   std::string page_url_;  // empty: no page
 };
 

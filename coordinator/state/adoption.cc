@@ -180,6 +180,32 @@ void AdoptVersion(Context& context, const Adoption& adoption) {
                        fmt::format("version {} of life {} was adopted", ToString(adoption.version),
                                    ToString(adoption.life))));
 }
+
+/// Gives the job an owner, or all jobs that have none.
+Status SetOwner(Context& context, const AdoptRequested& event) {
+  if (event.job.empty()) {
+    for (auto& [name, job] : context.cluster.jobs) {
+      if (job.uid != kNoOwner) continue;
+      job.uid = *event.owner;
+      job.job_state_changed = true;
+      StoreJob(context, job);
+    }
+    return Status::Ok();
+  }
+  const auto found = context.cluster.jobs.find(event.job);
+  if (found == context.cluster.jobs.end()) {
+    return NotFoundError(fmt::format("no job '{}', so it gets no owner", event.job));
+  }
+  Job& job = found->second;
+  if (job.uid != kNoOwner && job.uid != *event.owner) {
+    return FailedPreconditionError(
+        fmt::format("job '{}' belongs to uid {} already", job.name, job.uid));
+  }
+  job.uid = *event.owner;
+  job.job_state_changed = true;
+  StoreJob(context, job);
+  return Status::Ok();
+}
 }  // namespace
 
 void OnAdoptRequested(Context& context, const AdoptRequested& event) {
@@ -212,6 +238,7 @@ void OnAdoptRequested(Context& context, const AdoptRequested& event) {
     }
     reply.adopted.push_back(std::move(adopted));
   }
+  if (event.owner && !event.dry_run) reply.outcome = SetOwner(context, event);
   if (event.request != 0) context.effects.emplace_back(std::move(reply));
 }
 

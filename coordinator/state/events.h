@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -41,6 +42,7 @@ struct NodeAttached {
   std::string peer_address = {};  // empty: the node serves no peers
   Labels labels = {};
   std::string worker_address = {};  // empty: the node launches no workers
+  bool worker_users = false;        // workers get the user of their run
   std::vector<WorkerState> workers = {};
   uint64_t agent_id = 0;  // the same for all starts of one agent; 0: from an older agent
   std::vector<LocalRank> ranks = {};  // all trainers of the node
@@ -150,6 +152,7 @@ struct AdoptRequested {
   std::string job;  // empty: all
   LifeId life;      // 0: any
   bool dry_run = false;
+  std::optional<uint32_t> owner = {};  // user that the jobs without an owner get
 };
 
 /// An operator creates a join token.

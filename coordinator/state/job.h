@@ -21,7 +21,7 @@ namespace holdfast::coord {
 using NodeIndex = uint32_t;
 inline constexpr NodeIndex kNoNode = ~NodeIndex{0};
 
-/// The uid of an adopted job: the user of the first join becomes its owner.
+/// The uid of an adopted job without an owner: root may open it, or an operator sets the owner.
 inline constexpr uint32_t kNoOwner = ~uint32_t{0};
 
 struct Node {

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "coordinator/state/lifecycle.h"
+#include "coordinator/state/owner.h"
 #include "coordinator/state/parity_plan.h"
 #include "coordinator/state/restore_plan.h"
 #include "coordinator/state/targets.h"
@@ -56,12 +57,8 @@ bool IsNewStart(const Job& job, const RankJoined& event) {
 }
 
 Status CheckRun(const Job& job, const RankJoined& event) {
-  if (job.uid != event.uid) {
-    return PermissionDeniedError(
-        fmt::format("job '{}' belongs to uid {}, this process runs as uid {}; choose another job "
-                    "name",
-                    job.name, job.uid, event.uid));
-  }
+  const auto owner = job.uid == kNoOwner ? std::nullopt : std::optional(job.uid);
+  HOLDFAST_RETURN_IF_ERROR(CheckOwner(job.name, owner, event.uid));
   const bool same_run = job.lineage().run_id == event.run_id;
   if (same_run && IsPartOfRun(job, event) && event.incarnation_before < job.incarnation) {
     return FencedError(
@@ -207,9 +204,9 @@ void OnRankJoined(Context& context, const RankJoined& event) {
     OpenIncarnation(context, found->second, event);
   } else {
     Job& job = found->second;
-    if (job.uid == kNoOwner) job.uid = event.uid;
     status = CheckRun(job, event);
     if (!status.ok()) return Answer(context, event.request, std::move(status));
+    if (job.uid == kNoOwner) job.uid = event.uid;
     if (IsNewStart(job, event) && !RunningRanksText(context, job, event).empty()) {
       job.waiting_joins.push_back({event, context.at.now + context.options.rejoin_wait});
       return;

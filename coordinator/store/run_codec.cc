@@ -52,6 +52,7 @@ std::string EncodeRun(const RunRecord& record) {
   payload.set_newest_step(record.newest_step);
   payload.set_saved(record.saved);
   payload.set_life(record.life.value);
+  if (spec.uid) payload.set_uid(*spec.uid);
   return FrameRecord(RunKey(spec.job), payload);
 }
 
@@ -93,6 +94,7 @@ Result<RunRecord> DecodeRun(std::string_view key, std::string_view value) {
   // Older records lack the field; assume that a run with a launch has saved something.
   record.saved = payload.has_saved() ? payload.saved() : payload.launches() != 0;
   record.life = LifeId{payload.life()};
+  if (payload.has_uid()) record.spec.uid = payload.uid();
   return record;
 }
 

@@ -89,7 +89,8 @@ Json StatusDocument(const ClusterSnapshot& snapshot, const std::vector<Finding>&
           {"nodes", NodesJson(snapshot.status)},
           {"quarantine", QuarantineJson(snapshot.runs)},
           {"runs", RunsJson(snapshot.runs)},
-          {"jobs", JobsJson(snapshot)}};
+          {"jobs", JobsJson(snapshot)},
+          {"other_jobs", snapshot.status.other_jobs()}};
 }
 
 }  // namespace holdfast::view

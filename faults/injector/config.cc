@@ -32,6 +32,9 @@ void InjectorConfig::Bind(ConfigSchema& schema) {
   schema.Add("listen", &listen,
              "Where `holdfast drill` connects: HOST:PORT or unix:/path. Beyond loopback only with "
              "[tls]. The command expects port 7079 of the agent's host.");
+  schema.Add("insecure_loopback", &tls.insecure_loopback,
+             "Permit TCP over loopback without [tls]. Every user of this machine can reach such an "
+             "address, and listen at it while this process does not run.");
   schema.Add("run_dir", &run_dir, "Folder of the orders in force, for this user only.");
   schema.Add("agent_run_dir", &agent_run_dir, "run_dir of this node's agent.");
   schema.Add("data_dirs", &data_dirs, "data_dirs of this node's agent.");

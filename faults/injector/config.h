@@ -14,11 +14,11 @@ struct InjectorConfig {
 
   std::string cluster = "holdfast";
   std::string node;  // default: the host's name; empty: no agent runs here
-  std::string listen = "127.0.0.1:7079";
+  std::string listen = "unix:/run/holdfast/fault.sock";
   std::string run_dir = "/run/holdfast-fault";
   std::string agent_run_dir = "/run/holdfast";
   std::vector<std::string> data_dirs = {"/var/lib/holdfast/data"};
-  std::string coordinator = "127.0.0.1:7070";
+  std::string coordinator = "unix:/run/holdfast/coordinator.sock";
   std::string log_level = "info";
   bool drills_enabled = false;
   bool restart_servers = true;

@@ -160,7 +160,7 @@ class ScriptedCoordinator : public coordinator::Coordinator::Service {
 
 struct Served {  // the server stops first
   std::unique_ptr<coord::GuardedService> guarded;
-  std::unique_ptr<grpc::Server> server;
+  std::unique_ptr<coord::ApiServer> server;
 };
 
 template <typename Rpcs>

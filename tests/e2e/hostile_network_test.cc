@@ -42,6 +42,7 @@ class HostileNetworkTest : public ProtectedCluster {
     to_coordinator_ = std::make_unique<FaultyProxy>("unix:" + options_.root + "/c.sock", 9);
     to_coordinator_->SetFaulty(false);
     options_.agent_settings_of[node].push_back("coordinator=" + to_coordinator_->address());
+    options_.agent_settings_of[node].push_back("insecure_loopback=true");
   }
   void SetFaults(const std::vector<NetworkFault>& faults, uint64_t chunks_between) {
     for (auto& proxy : proxies_) proxy->SetFaults(faults, chunks_between);

@@ -97,6 +97,7 @@ class Cluster:
         # Only every 200th step gets parity, so the newest version has none when a node fails.
         self.start(node, "agent",
                    {"cluster": "local", "node": node, "coordinator": self.endpoint, "data_listen": "127.0.0.1:0",
+                    "insecure_loopback": "true",
                     "peers.listen": "127.0.0.1:0", "run_dir": at / "run", "data_dirs": f'["{at}/data"]',
                     "arena.bytes": "64MiB", "disk.every": 0, "peers.every": 200, "workers.enabled": "true",
                     "workers.log_dir": at / "log", **metrics})

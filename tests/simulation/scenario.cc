@@ -10,6 +10,7 @@
 #include "base/invariant.h"
 #include "tests/simulation/job.h"
 #include "tests/simulation/node_host.h"
+#include "tests/simulation/sim_processes.h"
 #include "tests/simulation/world.h"
 
 namespace holdfast::simulation {
@@ -198,7 +199,7 @@ void Scenario::Inject(Fault fault) {
       world_.Trace("an operator adopts versions of other lives");
       world_.checker.OnAdopted();
       return world_.coordinator.life()->applier->Submit(
-          coord::Event(coord::AdoptRequested{0, "", {}, false}));
+          coord::Event(coord::AdoptRequested{0, "", {}, false, kTrainerUser}));
   }
 }
 

@@ -14,10 +14,6 @@
 #include "base/poll.h"
 
 namespace holdfast::simulation {
-namespace {
-constexpr uid_t kUser = 1000;
-}
-
 pid_t SimProcesses::Start() {
   const pid_t pid = next_++;
   ends_[pid] = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -68,7 +64,7 @@ Result<pid_t> SimProcesses::PidOf(int socket) const {
 
 Result<agent::PeerCredentials> SimProcesses::PeerOf(int socket) {
   HOLDFAST_ASSIGN_OR_RETURN(const pid_t pid, PidOf(socket));
-  return agent::PeerCredentials{pid, kUser, kUser};
+  return agent::PeerCredentials{pid, kTrainerUser, kTrainerUser};
 }
 
 Result<UniqueFd> SimProcesses::PidFdOfPeer(int socket) {

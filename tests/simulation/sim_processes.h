@@ -7,6 +7,9 @@
 
 namespace holdfast::simulation {
 
+/// The user of all trainers.
+inline constexpr uid_t kTrainerUser = 1000;
+
 /// The trainers of the simulated system, which are threads of this process. A trainer's socket is
 /// bound to an abstract name that contains its PID.
 class SimProcesses final : public agent::ProcessTable {

@@ -188,7 +188,7 @@ HOLDFAST_SETTLE_S={self.settle_s}
                    f"--log-file={self.root}/munged.log", f"--seed-file={self.root}/munged.seed")
         wait_until((self.root / "munge.sock").exists, 10, lambda: self.log("munged.out"))
         self.spawn("coordinator", BIN / "holdfast-coordinator", "--set", "cluster=slurm-test", "--set",
-                   "listen=127.0.0.1:0", "--set", f"data_dir={self.root}/coordinator")
+                   f"listen=unix:{self.root}/c.sock", "--set", f"data_dir={self.root}/coordinator")
         endpoint = self.root / "coordinator/endpoint"
         wait_until(lambda: endpoint.exists() and endpoint.read_text().strip(), 20, lambda: self.log("coordinator.out"))
         self.endpoint = endpoint.read_text().strip()

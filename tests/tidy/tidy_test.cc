@@ -247,6 +247,8 @@ TEST(TidyTest, ProseKeepsToTheFieldsTerms) {
   for (const Source& text : Texts()) {
     if (text.path == "tests/tidy/tidy_test.cc") continue;
     for (size_t i = 0; i < text.lines.size(); ++i) {
+      // The account of the system with this name.
+      if (text.lines[i].find("kName = \"nobody\"") != std::string::npos) continue;
       // A key of the CLI's JSON, schema 1.
       if (text.lines[i].find("\"seats\"") != std::string::npos) continue;
       std::string before;

@@ -185,6 +185,30 @@ TEST_F(ArenaTest, AReservedSegmentIsReusedOrReplaced) {
   EXPECT_THAT(denied.error().message(), HasSubstr("belongs to user 1000, not to user 1001"));
 }
 
+TEST_F(ArenaTest, AUserHasAShareAndRootHasAll) {
+  arena_.reset();
+  ArenaOptions options = run_dir_.Options(kBudget);
+  options.user_bytes = kBudget / 2;
+  arena_ = std::move(Arena::Open(options, Clock::Real()).value());
+  ASSERT_NE(Reserve(0, 3, 10 * kMiB), nullptr);
+  auto refused = arena_->Reserve(Owner(1), 2, kMiB);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code(), ErrorCode::kResourceExhausted);
+  for (const char* part : {"llm/rank-1 needs 3 MiB", "uid 1000 has 31 MiB of the 32 MiB",
+                           "limits.arena_percent_per_user"}) {
+    EXPECT_THAT(refused.error().message(), HasSubstr(part));
+  }
+  EXPECT_TRUE(arena_->Reserve({.job = "other", .rank = Rank{0}, .uid = 1001}, 2, kMiB));
+  EXPECT_TRUE(arena_->Reserve({.job = "roots", .rank = Rank{0}, .uid = 0}, 2, 10 * kMiB));
+  ASSERT_TRUE(arena_->Release(arena_->Find("llm", Rank{0})).ok());
+  EXPECT_NE(Reserve(1, 2, kMiB), nullptr) << "memory that is free again does not count";
+  // The next agent counts what it adopts.
+  ASSERT_NE(Reserve(2, 2, 13 * kMiB), nullptr);
+  arena_.reset();
+  arena_ = std::move(Arena::Open(options, Clock::Real()).value());
+  EXPECT_FALSE(arena_->Reserve(Owner(3), 2, 2 * kMiB));
+}
+
 TEST_F(ArenaTest, ASecondAgentIsRefused) {
   auto second = Arena::Open(run_dir_.Options(kBudget), Clock::Real());
   ASSERT_FALSE(second);

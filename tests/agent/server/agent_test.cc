@@ -370,8 +370,9 @@ TEST_F(AgentTest, AnIdleAgentStaysAttached) {
 
 TEST_F(AgentTest, ASecondAgentOfTheRunDirectoryIsRefused) {
   Start();
-  auto second = Program::Start(cluster_.AgentArgs(0, {"data_listen=127.0.0.1:0"}), {},
-                               cluster_.root() + "/second.log");
+  const std::string listen = "data_listen=unix:" + cluster_.root() + "/d2.sock";
+  auto second =
+      Program::Start(cluster_.AgentArgs(0, {listen}), {}, cluster_.root() + "/second.log");
   ASSERT_TRUE(second);
   const int status = second->Wait(20'000);
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 1) << status;

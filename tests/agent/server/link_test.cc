@@ -133,7 +133,7 @@ class LinkTest : public ::testing::Test {
   Endpoint endpoint_;
   ScriptedCoordinator coordinator_;
   std::unique_ptr<coord::GuardedService> guarded_;
-  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<coord::ApiServer> server_;
   RecordedDirectives recorded_;
   std::unique_ptr<GrpcCoordinatorLink> link_;
 };

@@ -77,6 +77,7 @@ class WorkerManagerTest : public ::testing::Test {
     wanted.command = {"/bin/sh", "-c", script};
     wanted.directory = root_;
     wanted.grace_ms = 200;
+    wanted.uid = ::geteuid();
     return wanted;
   }
   void StopJob(const std::string& job, int64_t grace_ms) {
@@ -157,15 +158,57 @@ TEST_F(WorkerManagerTest, OtherUsersCannotReadEnvironmentsAndLogs) {
   for (const std::string& file : {spec, root_ + "/workers/job/rank-4/pid", log}) {
     EXPECT_EQ(ModeOf(file), 0600U) << file;
   }
-  for (const char* folder : {"/workers", "/workers/job", "/workers/job/rank-4", "/log", "/log/job",
-                             "/log/job/run-1.1"}) {
+  for (const char* folder :
+       {"/workers", "/workers/job", "/workers/job/rank-4", "/log/job/run-1.1"}) {
     EXPECT_EQ(ModeOf(root_ + folder), 0700U) << folder;
   }
+  // Users reach the folders of their launches, and list no others.
+  for (const char* folder : {"/log", "/log/job"}) EXPECT_EQ(ModeOf(root_ + folder), 0711U);
   if (::geteuid() != 0) return;  // cannot become another user
   EXPECT_FALSE(OthersRead(spec));
   EXPECT_FALSE(OthersRead(log));
   ASSERT_EQ(::chmod((root_ + "/umask").c_str(), 0644), 0);
   EXPECT_TRUE(OthersRead(root_ + "/umask")) << "the check itself works";
+}
+
+TEST_F(WorkerManagerTest, AWorkerRunsAsTheUserOfTheRun) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can start processes of other users";
+  ASSERT_EQ(::chmod(root_.c_str(), 0755), 0);
+  SetWorkers wanted = Shell("id -u; id -g; env; exec sleep 100");
+  wanted.uid = 2;
+  wanted.directory = "/";
+  manager_->SetWanted(wanted);
+  AwaitPid();
+  const std::string log = root_ + "/log/job/run-1.1/rank-4.log";
+  ASSERT_TRUE(Await([&] { return Read(log).find("RANK=") != std::string::npos; })) << Read(log);
+  EXPECT_THAT(Read(log), ::testing::StartsWith("2\n2\n"));
+  EXPECT_THAT(Read(log), HasSubstr("\nHOME=/bin\n"));
+  EXPECT_THAT(Read(log), ::testing::Not(HasSubstr("HOLDFAST_BIN_DIR")))
+      << "the agent's variables are not those of other users";
+  struct stat info {};
+  ASSERT_EQ(::stat(log.c_str(), &info), 0);
+  EXPECT_EQ(info.st_uid, 2U);
+  ASSERT_EQ(::stat((root_ + "/log/job/run-1.1").c_str(), &info), 0);
+  EXPECT_EQ(info.st_uid, 2U);
+  EXPECT_EQ(info.st_mode & 0777, 0700U);
+}
+
+TEST_F(WorkerManagerTest, WorkersWithoutAUserOrOfAnUnknownOneAreRefused) {
+  for (const std::optional<uint32_t> uid : {std::optional<uint32_t>(), {54'321}}) {
+    SetWorkers wanted = Shell("true");
+    wanted.run_id = uid ? "run-2" : "run-1";
+    wanted.uid = uid;
+    manager_->SetWanted(wanted);
+    const auto refused = [&] {
+      const auto workers = manager_->Workers();
+      return workers.size() == 1 && workers[0].run_id == wanted.run_id &&
+             workers[0].phase == WorkerPhase::kEnded;
+    };
+    ASSERT_TRUE(Await(refused));
+    EXPECT_EQ(manager_->Workers()[0].exit_code, 126);
+    EXPECT_THAT(manager_->Workers()[0].last_lines,
+                HasSubstr(uid ? "no user with uid 54321" : "workers.default_user"));
+  }
 }
 
 TEST_F(WorkerManagerTest, AFolderOfAnEarlierReleaseLosesItsOpenMode) {

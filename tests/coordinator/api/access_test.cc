@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -22,6 +23,7 @@
 #include "coordinator/api/channel.h"
 #include "coordinator/api/convert.h"
 #include "coordinator/api/coordinator.grpc.pb.h"
+#include "coordinator/api/job_rule.h"
 #include "coordinator/api/socket_owner.h"
 #include "faults/api/faults.grpc.pb.h"
 #include "tests/agent/peers/peers_test_util.h"
@@ -35,10 +37,17 @@ constexpr const char* kCallVariable = "HOLDFAST_TEST_CALL";
 constexpr int kReplyFd = 100;  // of the process that makes calls as another user
 constexpr uid_t kBin = 2;      // its primary group is "bin"
 constexpr uid_t kDaemon = 1;   // its primary group is "daemon"
+constexpr uid_t kGames = 5;
 
 const char* const kServices[] = {
     coordinator::Coordinator::service_full_name(), agent::Agent::service_full_name(),
     faults::FaultInjector::service_full_name(), coordinator::Certificates::service_full_name()};
+
+const TlsFiles kPlain = [] {
+  TlsFiles files;
+  files.insecure_loopback = true;
+  return files;
+}();
 
 TlsFiles FilesOf(const agent::PeerTlsFiles& files) { return {files.ca, files.cert, files.key}; }
 
@@ -46,13 +55,31 @@ const google::protobuf::ServiceDescriptor& Describe(const std::string& service) 
   return *google::protobuf::DescriptorPool::generated_pool()->FindServiceByName(service);
 }
 
-/// Calls a method with an empty request.
-grpc::Status Call(grpc::Channel& channel, const std::string& service, const std::string& method) {
+/// Returns the bytes of a request for the method that names a job; empty: none.
+std::string RequestFor(const std::string& service, const std::string& method,
+                       const std::string& job) {
+  if (job.empty()) return "";
+  const auto* kind = Describe(service).FindMethodByName(method)->input_type();
+  std::unique_ptr<google::protobuf::Message> request(
+      google::protobuf::MessageFactory::generated_factory()->GetPrototype(kind)->New());
+  google::protobuf::Message* at = request.get();
+  if (const auto* spec = kind->FindFieldByName("spec")) {
+    at = at->GetReflection()->MutableMessage(at, spec);
+  }
+  at->GetReflection()->SetString(at, at->GetDescriptor()->FindFieldByName("job"), job);
+  return request->SerializeAsString();
+}
+
+/// Calls a method with a request that names a job, or with an empty one. `named` is METHOD or
+/// METHOD:JOB.
+grpc::Status Call(grpc::Channel& channel, const std::string& service, const std::string& named) {
+  const std::string method = named.substr(0, named.find(':'));
+  const std::string job = method == named ? "" : named.substr(method.size() + 1);
   grpc::GenericStub stub(std::shared_ptr<grpc::Channel>(&channel, [](grpc::Channel*) {}));
   grpc::ClientContext context;
   grpc::CompletionQueue queue;
-  const grpc::Slice empty;
-  const grpc::ByteBuffer request(&empty, 1);
+  const grpc::Slice bytes(RequestFor(service, method, job));
+  const grpc::ByteBuffer request(&bytes, 1);
   grpc::ByteBuffer reply;
   grpc::Status status;
   auto call = stub.PrepareUnaryCall(&context, "/" + service + "/" + method, request, &queue);
@@ -76,9 +103,10 @@ bool Passed(const grpc::Status& status) {
 class Running {
  public:
   Running(std::unique_ptr<grpc::Service> service, std::string name, const std::string& address,
-          const TlsFiles& tls = {}, const AccessOptions& options = {})
+          const TlsFiles& tls = kPlain, const AccessOptions& options = {})
       : service_(std::move(service)), name_(std::move(name)), endpoint_(*ParseEndpoint(address)) {
-    guarded_ = GuardedService::Make(*service_, name_, "test", options, Clock::Real()).value();
+    guarded_ =
+        GuardedService::Make(*service_, name_, "test", options, Clock::Real(), &owners).value();
     server_ = StartServer(*guarded_, endpoint_, tls, "listen").value();
   }
   ~Running() { server_->Shutdown(gpr_inf_past(GPR_CLOCK_REALTIME)); }
@@ -90,13 +118,14 @@ class Running {
   }
   const std::string& name() const { return name_; }
   const Endpoint& endpoint() const { return endpoint_; }
+  JobOwners owners;
 
  private:
   std::unique_ptr<grpc::Service> service_;
   const std::string name_;
   Endpoint endpoint_;
   std::unique_ptr<GuardedService> guarded_;
-  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<ApiServer> server_;
 };
 
 /// One server for each form of the APIs: callbacks for the coordinator, threads for the others.
@@ -121,6 +150,15 @@ TEST(AccessTest, EveryMethodHasARuleAndEveryRuleAMethod) {
     for (int i = 0; i < described.method_count(); ++i, ++methods) {
       const AccessRule* rule = FindAccessRule(service, described.method(i)->name());
       ASSERT_NE(rule, nullptr) << service << "." << described.method(i)->name();
+      // A rule about jobs names a field of the request that exists.
+      if (rule->users == UserRule::kNever) continue;
+      const std::string job = RequestFor(service, std::string(rule->method), "x");
+      auto request = std::unique_ptr<google::protobuf::Message>(
+          google::protobuf::MessageFactory::generated_factory()
+              ->GetPrototype(described.method(i)->input_type())
+              ->New());
+      ASSERT_TRUE(request->ParseFromString(job));
+      EXPECT_EQ(JobNamedIn(*rule, *request), "x") << rule->method;
       EXPECT_NE(rule->roles, kNoRoles) << rule->method;
     }
   }
@@ -172,6 +210,7 @@ TEST_F(CertificateTest, EveryCellOfTheTable) {
   const auto servers = StartAll(FilesOf(certificates_.Node()));
   int cells = 0;
   for (const Role role : kRoles) {
+    if (role == Role::kUser) continue;  // no certificate has this role
     const std::string name(ToString(role));
     const TlsFiles files = Issue("cell-" + name, ",URI:spiffe://test/" + name + "/x1");
     for (const auto& server : servers) {
@@ -183,13 +222,13 @@ TEST_F(CertificateTest, EveryCellOfTheTable) {
         ASSERT_EQ(Passed(status), (rule.roles & Only(role)) != 0) << name << " " << rule.method;
         if (Passed(status)) continue;
         EXPECT_THAT(status.error_message(), HasSubstr(std::string(rule.method) +
-                                                      " needs the role " + ToString(rule.roles)));
+                                                      ": needs the role " + ToString(rule.roles)));
         EXPECT_THAT(status.error_message(), HasSubstr("spiffe://test/" + name + "/x1 has " + name));
         EXPECT_EQ(FromGrpc(status, "here").code(), ErrorCode::kPermissionDenied);
       }
     }
   }
-  EXPECT_EQ(cells, static_cast<int>(AccessRules().size() * std::size(kRoles)));
+  EXPECT_EQ(cells, static_cast<int>(AccessRules().size() * (std::size(kRoles) - 1)));
 }
 
 TEST_F(CertificateTest, NamesThatGiveNoRole) {
@@ -198,6 +237,7 @@ TEST_F(CertificateTest, NamesThatGiveNoRole) {
   const std::pair<const char*, const char*> refused[] = {
       {"other-cluster", ",URI:spiffe://test2/operator/x"},
       {"no-such-role", ",URI:spiffe://test/root/x"},
+      {"user", ",URI:spiffe://test/user/x"},
       {"two-names", ",URI:spiffe://test/viewer/x,URI:spiffe://test/operator/x"},
       {"other-form", ",URI:spiffe://test/ns/a/sa/b"}};
   for (const auto& [name, uris] : refused) {
@@ -222,28 +262,6 @@ TEST_F(CertificateTest, CertificatesWithoutANameHaveAllRightsUnlessNamesAreRequi
   }
 }
 
-TEST(SocketFileTest, TheModeOfTheSocketDecides) {
-  const agent::TempDir dir;
-  const std::string path = dir.path() + "/c.sock";
-  const Running server(std::make_unique<coordinator::Coordinator::CallbackService>(), kServices[0],
-                       "unix:" + path);
-  struct stat file {};
-  ASSERT_EQ(::stat(path.c_str(), &file), 0);
-  EXPECT_EQ(file.st_mode & 0777, 0600U) << "only root and this user can connect";
-  const auto passed = [&] {
-    std::string text;
-    for (const char* method : {"Attach", "ForgetJob", "StartRun", "GetStatus"}) {
-      text += Passed(server.Try(method)) ? 'y' : 'n';
-    }
-    return text;
-  };
-  EXPECT_EQ(passed(), "yyyy");
-  ASSERT_EQ(::chmod(path.c_str(), 0660), 0);
-  EXPECT_EQ(passed(), "nyyy");
-  ASSERT_EQ(::chmod(path.c_str(), 0666), 0);
-  EXPECT_EQ(passed(), "nnny");
-}
-
 /// Not a test of its own: the process that AsUser() starts.
 TEST(ChildTest, Call) {
   const char* wanted = std::getenv(kCallVariable);  // NOLINT(concurrency-mt-unsafe)
@@ -253,7 +271,7 @@ TEST(ChildTest, Call) {
   std::string service;
   std::string method;
   text >> address >> service;
-  auto channel = MakeChannel(*ParseEndpoint(address), {}).value();
+  auto channel = MakeChannel(*ParseEndpoint(address), kPlain).value();
   while (text >> method) {
     const grpc::Status status = Call(*channel, service, method);
     ::dprintf(kReplyFd, "%d %s\n", status.error_code(), status.error_message().c_str());
@@ -297,17 +315,18 @@ std::vector<std::string> AsUser(uid_t uid, gid_t gid, const Running& server,
   return lines;
 }
 
+/// A server on loopback, or at a unix socket, and callers of several users.
 class LoopbackTest : public ::testing::Test {
  protected:
   void SetUp() override {
     if (::geteuid() != 0) GTEST_SKIP() << "only root can start processes of other users";
   }
   /// One letter for each method: y or n.
-  static std::string Rights(uid_t uid, gid_t gid, const Running& server) {
+  static std::string Rights(uid_t uid, gid_t gid, const Running& server,
+                            const std::string& methods = "Attach ForgetJob StartRun:x GetAudit") {
     std::string rights;
     last_.clear();
-    for (const std::string& line :
-         AsUser(uid, gid, server, "Attach ForgetJob StartRun GetStatus")) {
+    for (const std::string& line : AsUser(uid, gid, server, methods)) {
       rights += line.starts_with("12 ") ? 'y' : line.starts_with("7 ") ? 'n' : '?';
       last_ += line + "\n";
     }
@@ -316,38 +335,76 @@ class LoopbackTest : public ::testing::Test {
   static std::unique_ptr<Running> Start(const AccessOptions& options,
                                         const std::string& address = "127.0.0.1:0") {
     return std::make_unique<Running>(std::make_unique<coordinator::Coordinator::CallbackService>(),
-                                     kServices[0], address, TlsFiles{}, options);
+                                     kServices[0], address, kPlain, options);
   }
   static inline std::string last_;
 };
 
 TEST_F(LoopbackTest, TheUserOfTheConnectionDecides) {
+  const agent::TempDir dir;
+  ASSERT_EQ(::chmod(dir.path().c_str(), 0755), 0);
   AccessOptions options;
   options.operators_group = "daemon";
-  const auto server = Start(options);
-  EXPECT_EQ(Rights(0, 0, *server), "yyyy") << last_;
-  EXPECT_EQ(Rights(kBin, kBin, *server), "nnny") << last_;
-  EXPECT_THAT(last_,
-              HasSubstr("Coordinator.ForgetJob needs the role operator; user bin (uid 2) has "
-                        "viewer. Use root"));
-  EXPECT_EQ(Rights(kDaemon, kDaemon, *server), "nyyy") << last_;
-  EXPECT_EQ(Rights(54'321, 54'321, *server), "nnny") << "a user without an account: " << last_;
+  options.agent_users = {"games"};
+  for (const std::string& address : {std::string("127.0.0.1:0"), "unix:" + dir.path() + "/c"}) {
+    const auto server = Start(options, address);
+    EXPECT_EQ(Rights(0, 0, *server), "yyyy") << address << last_;
+    EXPECT_EQ(Rights(kBin, kBin, *server), "nnyn") << address << last_;
+    EXPECT_THAT(last_, HasSubstr("Coordinator.GetAudit: needs the role operator; user bin (uid 2) "
+                                 "has user. Use root"));
+    EXPECT_EQ(Rights(kDaemon, kDaemon, *server), "nyyy") << address << last_;
+    EXPECT_EQ(Rights(54'321, 54'321, *server), "nnyn") << "without an account: " << last_;
+    EXPECT_EQ(Rights(kBin, kDaemon, *server), "nnyn") << "the account decides: " << last_;
+    EXPECT_EQ(Rights(kGames, kGames, *server), "ynyn") << address << last_;
+  }
+  EXPECT_FALSE(std::filesystem::exists(dir.path() + "/c")) << "a stop leaves no socket file";
 }
 
-TEST_F(LoopbackTest, AGroupOfTheProcessAloneGivesNothing) {
-  AccessOptions options;
-  options.operators_group = "daemon";
-  EXPECT_EQ(Rights(kBin, kDaemon, *Start(options)), "nnny") << "the account decides " << last_;
+TEST_F(LoopbackTest, UsersHaveTheirOwnJobsOnly) {
+  const agent::TempDir dir;
+  ASSERT_EQ(::chmod(dir.path().c_str(), 0755), 0);
+  for (const std::string& address : {std::string("127.0.0.1:0"), "unix:" + dir.path() + "/c"}) {
+    const auto server = Start({}, address);
+    server->owners.Set("mine", kBin);
+    server->owners.Set("roots", 0);
+    server->owners.Set("old", std::nullopt);
+    for (const AccessRule& rule : AccessRules()) {
+      if (rule.service != "Coordinator") continue;
+      const std::string method(rule.method);
+      const bool listed = rule.users == UserRule::kOwnJobs;
+      const bool own = rule.users == UserRule::kOwnJob || rule.users == UserRule::kNewJob || listed;
+      std::string calls = method;
+      if (own) {
+        for (const char* job : {":mine", ":roots", ":old", ":new"}) calls += " " + method + job;
+      }
+      std::string expected = listed ? "y" : "n";
+      if (rule.users == UserRule::kNewJob) expected = "y";  // the handler refuses an empty name
+      if (own) expected += rule.users == UserRule::kNewJob ? "ynny" : "ynnn";
+      EXPECT_EQ(Rights(kBin, kBin, *server, calls), expected) << method << "\n" << last_;
+      EXPECT_EQ(Rights(0, 0, *server, calls), std::string(own ? 5 : 1, 'y')) << method;
+    }
+    Rights(kBin, kBin, *server, "PlanRestore:roots PlanRestore:old PlanRestore:new");
+    EXPECT_THAT(last_, HasSubstr("PlanRestore: job 'roots' belongs to uid 0, and user bin (uid 2) "
+                                 "may use jobs of its own only. Use root"));
+    EXPECT_THAT(last_, HasSubstr("job 'old' belongs to no user that is known"));
+    EXPECT_THAT(last_, HasSubstr("user bin (uid 2) has no job 'new'"));
+  }
 }
 
-TEST_F(LoopbackTest, AgentUsersAreAgents) {
-  AccessOptions options;
-  options.agent_users = {"bin"};
-  EXPECT_EQ(Rights(kBin, kBin, *Start(options)), "ynny") << last_;
+/// The job rule of agents: the servers with threads refuse, too.
+TEST_F(LoopbackTest, AgentsGiveUsersTheirOwnShardsOnly) {
+  Running server(std::make_unique<agent::Agent::Service>(), kServices[1], "127.0.0.1:0");
+  server.owners.Set("mine", kBin);
+  server.owners.Set("roots", 0);
+  EXPECT_EQ(Rights(kBin, kBin, server,
+                   "ReadShard:mine VerifyShard:mine ReadWorkerLog:mine ReadShard:roots "
+                   "VerifyShard:roots ReadWorkerLog:roots ReadShard:new Dump"),
+            "yyynnnnn")
+      << last_;
 }
 
 TEST_F(LoopbackTest, IPv6AndNames) {
-  EXPECT_EQ(Rights(kBin, kBin, *Start({}, "localhost:0")), "nnny") << last_;
+  EXPECT_EQ(Rights(kBin, kBin, *Start({}, "localhost:0")), "nnyn") << last_;
   EXPECT_EQ(Rights(0, 0, *Start({}, "localhost:0")), "yyyy") << last_;
   const UniqueFd probe(::socket(AF_INET6, SOCK_STREAM, 0));
   sockaddr_in6 here{};
@@ -356,8 +413,21 @@ TEST_F(LoopbackTest, IPv6AndNames) {
   if (::bind(probe.get(), reinterpret_cast<sockaddr*>(&here), sizeof(here)) != 0) {
     GTEST_SKIP() << "this machine has no ::1";
   }
-  EXPECT_EQ(Rights(kBin, kBin, *Start({}, "[::1]:0")), "nnny") << last_;
+  EXPECT_EQ(Rights(kBin, kBin, *Start({}, "[::1]:0")), "nnyn") << last_;
   EXPECT_EQ(Rights(0, 0, *Start({}, "[::1]:0")), "yyyy") << last_;
+}
+
+TEST(PlainTest, LoopbackWithoutTlsIsRefusedAndTheKeyIsNamed) {
+  for (const char* address : {"127.0.0.1:0", "localhost:0", "[::1]:0"}) {
+    const Endpoint endpoint = *ParseEndpoint(address);
+    const Status refused = CheckPlain(endpoint, {}, "listen");
+    EXPECT_EQ(refused.code(), ErrorCode::kInvalidArgument) << address;
+    EXPECT_THAT(refused.message(), HasSubstr("insecure_loopback = true"));
+    EXPECT_FALSE(MakeServerCredentials(endpoint, {}, "listen")) << address;
+    EXPECT_TRUE(MakeServerCredentials(endpoint, kPlain, "listen")) << address;
+  }
+  EXPECT_TRUE(CheckPlain(*ParseEndpoint("unix:/run/c.sock"), {}, "listen").ok());
+  EXPECT_FALSE(CheckPlain(*ParseEndpoint("10.0.0.1:1"), kPlain, "listen").ok()) << "not loopback";
 }
 
 /// A connection over loopback, without gRPC.

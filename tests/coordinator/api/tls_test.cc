@@ -50,7 +50,7 @@ class TlsTest : public ::testing::Test {
   coordinator::Coordinator::Service service_;
   std::unique_ptr<GuardedService> guarded_;
   Endpoint endpoint_;
-  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<ApiServer> server_;
 };
 
 TEST_F(TlsTest, OnlyACertificateOfTheAuthorityIsAccepted) {

@@ -39,6 +39,7 @@ class FakeAgent {
     request.set_epoch_seen(epoch_seen);
     request.set_peer_address(peer_address);
     request.set_worker_address(worker_address);
+    request.set_worker_users(true);
     request.mutable_labels()->insert(labels.begin(), labels.end());
     for (const StoredReplica& report : inventory) ToProto(report, request.add_replicas());
     reader_thread_ = std::thread([this, request] {

@@ -75,7 +75,8 @@ class ProcessTest : public ::testing::Test {
     process_ = std::make_unique<Process>(
         std::vector<std::string>{binary_, "--set", "cluster=test", "--set",
                                  "data_dir=" + dir_ + "/data", "--set",
-                                 "listen=" + (listen.empty() ? endpoint_.ToString() : listen)},
+                                 "listen=" + (listen.empty() ? endpoint_.ToString() : listen),
+                                 "--set", "insecure_loopback=true"},
         crash, dir_ + "/log");
   }
   std::string Log() {

@@ -37,7 +37,7 @@ class LivesTest : public testing::Test {
     ASSERT_TRUE(h.Join("n1", run, 1, 2).outcome.ok());
   }
   std::vector<AdoptedVersion> Adopt(Harness& h, bool dry_run, LifeId life = {}) {
-    h.Apply(AdoptRequested{7, "", life, dry_run});
+    h.Apply(AdoptRequested{7, "", life, dry_run, 7});  // the user of Harness::Join
     return h.ReplyTo(7)->adopted;
   }
 };

@@ -46,7 +46,7 @@ class Coordinator:
         at = self.root / "n0"
         at.mkdir()
         self.start("agent", {"cluster": "local", "node": "n0", "coordinator": self.endpoint,
-                             "data_listen": "127.0.0.1:0", "run_dir": at / "run", "data_dirs": f'["{at}/data"]',
+                             "run_dir": at / "run", "data_dirs": f'["{at}/data"]',
                              "arena.bytes": "64MiB", "workers.enabled": "true", "workers.log_dir": at / "log"})
 
     def url(self):
@@ -210,7 +210,7 @@ class Live(unittest.TestCase):
             client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
             self.assertTrue(client.recv(100).startswith(b"HTTP/1.1 200"))
         refused = subprocess.run([BINS / "holdfast-coordinator", "--set", f"data_dir={folder.name}/d", "--set",
-                                  "listen=127.0.0.1:0", "--set", "ui.listen=0.0.0.0:0"], capture_output=True, text=True,
+                                  f"listen=unix:{folder.name}/c.sock", "--set", "ui.listen=0.0.0.0:0"], capture_output=True, text=True,
                                  timeout=PATIENCE_SECONDS)
         self.assertNotEqual(refused.returncode, 0)
         self.assertIn("ui.token_file", refused.stderr)

@@ -91,7 +91,7 @@ class ServiceTest : public ::testing::Test {
   std::unique_ptr<NodeFaults> faults_;
   std::unique_ptr<InjectorService> service_;
   std::unique_ptr<coord::GuardedService> guarded_;
-  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<coord::ApiServer> server_;
   std::unique_ptr<FaultInjector::Stub> stub_;
   pid_t trainer_ = 0;
 };

@@ -1,0 +1,56 @@
+#include "coordinator/server/run_user.h"
+
+#include <fmt/format.h>
+#include <pwd.h>
+
+#include <algorithm>
+#include <array>
+
+namespace holdfast::coord {
+namespace {
+Result<uid_t> UserNamed(const std::string& name) {
+  std::array<char, 16'384> buffer{};
+  passwd entry{};
+  passwd* found = nullptr;
+  ::getpwnam_r(name.c_str(), &entry, buffer.data(), buffer.size(), &found);
+  if (found == nullptr) {
+    return Fail(NotFoundError(fmt::format(
+        "no user '{}' exists on the coordinator's machine, so no workers can run as that user",
+        name)));
+  }
+  if (found->pw_uid == 0) {
+    return Fail(PermissionDeniedError(fmt::format(
+        "workers of '{}' would run as root, which only root itself may ask for, over the "
+        "coordinator's unix socket",
+        name)));
+  }
+  return found->pw_uid;
+}
+}  // namespace
+
+Result<uid_t> RunUserOf(const Caller& caller, const std::string& run_as,
+                        const std::vector<std::string>& allowed) {
+  if (run_as.empty()) {
+    if (caller.uid) return *caller.uid;
+    if (!caller.user.empty()) return UserNamed(caller.user);
+    return Fail(PermissionDeniedError(fmt::format(
+        "{} names no user, and workers run as the user who asks; use a certificate with a name "
+        "spiffe://CLUSTER/runner/USER, or --user with a user of the coordinator's "
+        "access.run_as_users",
+        caller.name)));
+  }
+  if ((caller.roles & Only(Role::kOperator)) == 0) {
+    return Fail(PermissionDeniedError(
+        fmt::format("only an operator may start workers of another user; {} has {}", caller.name,
+                    ToString(caller.roles))));
+  }
+  if (std::ranges::find(allowed, run_as) == allowed.end()) {
+    return Fail(PermissionDeniedError(fmt::format(
+        "workers may not run as '{}': access.run_as_users of the coordinator does not name that "
+        "user",
+        run_as)));
+  }
+  return UserNamed(run_as);
+}
+
+}  // namespace holdfast::coord

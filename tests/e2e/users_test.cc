@@ -1,0 +1,291 @@
+// The users of one machine: what another user can do to the jobs of root, and what root's cluster
+// does for that user. Each test needs root, who starts the processes of both users.
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#define HOLDFAST_HPP_EXPLICIT_NAMESPACE
+#include <holdfast/holdfast.hpp>
+#include "testing/cluster/cluster.h"
+#include "testing/cluster/process.h"
+
+namespace holdfast::local {
+namespace {
+using nlohmann::json;
+using std::chrono::milliseconds;
+using ::testing::HasSubstr;
+using ::testing::Not;
+namespace fs = std::filesystem;
+constexpr milliseconds kTimeout(60'000);
+constexpr const char* kSecret = "canary-9f2c71d4";
+constexpr uid_t kStranger = 65'534;
+constexpr const char* kName = "nobody";
+
+class UsersTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (::geteuid() != 0) GTEST_SKIP() << "only root can start processes of other users";
+    root_ = MakeTempDir("hfu").value();
+    ASSERT_EQ(::chmod(root_.c_str(), 0711), 0);
+    // Users need a folder of their own for the results.
+    fs::create_directories(root_ + "/stranger");
+    ASSERT_EQ(::chown((root_ + "/stranger").c_str(), kStranger, kStranger), 0);
+    ClusterOptions options;
+    options.root = root_;
+    options.nodes = 1;
+    options.arena_bytes = 64ULL << 20;
+    options.agent_settings = {"workers.enabled=true", "workers.log_dir=" + root_ + "/logs"};
+    cluster_.emplace(options);
+    const Status started = cluster_->Start();
+    ASSERT_TRUE(started.ok()) << started.ToString();
+  }
+  void TearDown() override {
+    cluster_.reset();
+    std::error_code ignored;
+    if (!root_.empty()) fs::remove_all(root_, ignored);
+  }
+
+  /// Runs the CLI as a user. Both outputs are in the result's `out`.
+  Cluster::CliResult As(const std::string& user, std::vector<std::string> arguments,
+                        milliseconds timeout = kTimeout) {
+    ProcessOptions options;
+    options.argv = {"/usr/bin/setpriv", "--reuid=" + user, "--clear-groups",
+                    user == "root" ? "--regid=root" : "--regid=nogroup",
+                    BinaryDir() + "/holdfast", "--endpoint", cluster_->endpoint()};
+    options.argv.insert(options.argv.end(), arguments.begin(), arguments.end());
+    options.log_path = root_ + fmt::format("/cli-{}.log", ++runs_);
+    auto process = Process::Start(options);
+    if (!process) return {-1, process.error().ToString(), ""};
+    process->WaitFor(timeout);
+    return {process->exit_code().value_or(-1), ReadAll(options.log_path), ""};
+  }
+  Cluster::CliResult Stranger(std::vector<std::string> arguments) {
+    return As(kName, std::move(arguments));
+  }
+  Cluster::CliResult Root(std::vector<std::string> arguments) {
+    return As("root", std::move(arguments));
+  }
+  /// Saves one step of a job of this process's user, root, and returns its bytes.
+  std::string Save(const std::string& job) {
+    std::vector<uint8_t> bytes(8192);
+    for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<uint8_t>(i * 7);
+    v1::Options options;
+    options.socket_path = cluster_->AgentSocket(0);
+    options.job = job;
+    options.run_id = "run";
+    const v1::Tensor tensor = v1::Whole("secret.weight", bytes, {bytes.size()});
+    auto client = v1::Client::Open(options, {&tensor, 1});
+    EXPECT_TRUE(client.ok()) << client.status().ToString();
+    if (!client.ok()) return "";
+    EXPECT_TRUE(client->Save(1).ok());
+    EXPECT_TRUE(client->Wait(1, v1::Tier::kDisk, std::chrono::seconds(30)).ok());
+    EXPECT_TRUE(client->Close().ok());
+    return {bytes.begin(), bytes.end()};
+  }
+
+  std::string root_;
+  int runs_ = 0;
+  std::optional<Cluster> cluster_;
+};
+
+TEST_F(UsersTest, AnotherUserGetsNothingOfRootsJob) {
+  const std::string bytes = Save("roots");
+  const std::string to = root_ + "/stranger/out";
+  const std::vector<std::vector<std::string>> refused = {
+      {"restore", "roots", "--to", to},      {"export", "roots", "--to", to},
+      {"verify", "roots", "--deep"},         {"versions", "roots"},
+      {"pin", "roots", "1-1"},               {"forget", "roots", "--yes"},
+      {"retain", "roots", "--keep-last", "1"}, {"stop", "roots", "--now"},
+      {"status", "roots"},                   {"run", "--job", "roots", "--", "id"},
+      {"dump", "n0"},                        {"audit"},
+      {"adopt", "roots"},                    {"quarantine", "n0"},
+      {"logs", "roots"}};
+  for (const auto& arguments : refused) {
+    const auto result = Stranger(arguments);
+    EXPECT_NE(result.exit_code, 0) << arguments[0] << result.out;
+    EXPECT_THAT(result.out, Not(HasSubstr("secret.weight"))) << arguments[0];
+  }
+  EXPECT_THAT(Stranger(refused[0]).out,
+              HasSubstr(fmt::format("job 'roots' belongs to uid 0, and user {} (uid 65534) may use "
+                                    "jobs of its own only",
+                                    kName)));
+  EXPECT_FALSE(fs::exists(to + "/rank-0.safetensors"));
+  const json status = json::parse(Stranger({"status", "-o", "json"}).out, nullptr, false);
+  ASSERT_TRUE(status.is_object());
+  EXPECT_TRUE(status["jobs"].empty()) << status.dump();
+  EXPECT_EQ(status["other_jobs"], json::array({"roots"}));
+  // The job is intact, and its owner has it.
+  const auto restored = Root({"restore", "roots", "--to", root_ + "/out"});
+  EXPECT_EQ(restored.exit_code, 0) << restored.out;
+  std::string found;
+  for (const auto& entry : fs::recursive_directory_iterator(root_ + "/out")) {
+    if (entry.is_regular_file()) found += ReadAll(entry.path());
+  }
+  EXPECT_THAT(found, HasSubstr(bytes));
+}
+
+TEST_F(UsersTest, WorkersRunAsTheUserWhoAsks) {
+  const std::string script =
+      "id -un; id -G; echo home=$HOME user=$USER; env; cat /proc/self/status; umask";
+  const auto result =
+      Stranger({"run", "--job", "mine", "--chdir", "/", "--", "/bin/sh", "-c", script});
+  EXPECT_EQ(result.exit_code, 0) << result.out;
+  std::string log;
+  struct stat file {};
+  struct stat folder {};
+  for (const auto& entry : fs::recursive_directory_iterator(root_ + "/logs/mine")) {
+    if (entry.path().filename() != "rank-0.log") continue;
+    log = ReadAll(entry.path());
+    ASSERT_EQ(::stat(entry.path().c_str(), &file), 0);
+    ASSERT_EQ(::stat(entry.path().parent_path().c_str(), &folder), 0);
+  }
+  EXPECT_THAT(log, ::testing::StartsWith(kName + std::string("\n65534\n")));
+  EXPECT_THAT(log, HasSubstr(fmt::format("home=/nonexistent user={}\n", kName)));
+  EXPECT_THAT(log, HasSubstr("Uid:\t65534\t65534\t65534\t65534"));
+  EXPECT_THAT(log, HasSubstr("CapEff:\t0000000000000000"));
+  EXPECT_THAT(log, HasSubstr("CapPrm:\t0000000000000000"));
+  EXPECT_THAT(log, HasSubstr("CapAmb:\t0000000000000000"));
+  EXPECT_EQ(file.st_uid, kStranger);
+  EXPECT_EQ(file.st_mode & 0777, 0600U);
+  EXPECT_EQ(folder.st_uid, kStranger);
+  EXPECT_EQ(folder.st_mode & 0777, 0700U);
+  // The job belongs to the user now, although no trainer has opened it.
+  EXPECT_THAT(Stranger({"runs", "mine"}).out, HasSubstr("finished"));
+  const auto again = Stranger({"run", "--job", "mine", "--chdir", "/", "--", "true"});
+  EXPECT_EQ(again.exit_code, 0) << again.out;
+  EXPECT_NE(As("games", {"run", "--job", "mine", "--chdir", "/", "--", "id"}).exit_code, 0);
+  const auto roots = Root({"run", "--job", "mine", "--chdir", "/", "--", "id"});
+  EXPECT_NE(roots.exit_code, 0);
+  EXPECT_THAT(roots.out, HasSubstr("job 'mine' belongs to uid 65534"));
+  EXPECT_EQ(Root({"run", "--job", "roots", "--chdir", "/", "--", "true"}).exit_code, 0);
+}
+
+TEST_F(UsersTest, OnlyConfiguredUsersCanBeNamed) {
+  const std::vector<std::string> run = {"run", "--job", "other", "--user", "games",
+                                        "--chdir", "/", "--", "id"};
+  EXPECT_THAT(Stranger(run).out, HasSubstr("only an operator may start workers of another user"));
+  EXPECT_THAT(Root(run).out, HasSubstr("access.run_as_users of the coordinator does not name"));
+}
+
+/// A user who fills what an agent has must not keep others out.
+TEST_F(UsersTest, AFloodOfOneUserDoesNotDelayAnother) {
+  std::ofstream(root_ + "/stranger/flood.py") << R"(
+import socket, sys, time, threading
+agent, coordinator = sys.argv[1:3]
+kept = []
+def flood():
+    n = 0
+    end = time.monotonic() + 12
+    while time.monotonic() < end:
+        s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        s.settimeout(0.05)
+        try:
+            s.connect(agent)
+            kind = n % 4
+            if kind == 1: s.send(b'x')
+            if kind == 2: s.send(b'y' * 60000)
+            if kind == 3: s.send(b'')
+            kept.append(s)
+        except OSError: pass
+        t = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        t.settimeout(0.05)
+        try:
+            t.connect(coordinator)
+            if n % 3 == 1: t.send(b'PRI * HTTP/2.0')
+            kept.append(t)
+        except OSError: pass
+        n += 1
+        if len(kept) > 900: del kept[:300]
+        if n % 50 == 0: time.sleep(0.01)
+    print(n, flush=True)
+threads = [threading.Thread(target=flood) for _ in range(2)]
+print('begun', flush=True)
+for t in threads: t.start()
+for t in threads: t.join()
+)";
+  ProcessOptions flood;
+  flood.argv = {"/usr/bin/setpriv", "--reuid=65534", "--clear-groups", "--regid=nogroup",
+                "/usr/bin/python3", root_ + "/stranger/flood.py", cluster_->AgentSocket(0),
+                cluster_->endpoint().substr(5)};
+  flood.log_path = root_ + "/flood.log";
+  auto process = Process::Start(flood);
+  ASSERT_TRUE(process) << process.error().ToString();
+  ASSERT_TRUE(WaitUntil([&] { return !ReadAll(flood.log_path).empty(); }, kTimeout));
+  std::this_thread::sleep_for(milliseconds(1500));
+  std::vector<uint8_t> bytes(4096);
+  const v1::Tensor tensor = v1::Whole("w", bytes, {bytes.size()});
+  milliseconds longest(0);
+  for (int i = 0; i < 5; ++i) {
+    ASSERT_TRUE(process->running()) << ReadAll(flood.log_path);
+    v1::Options options;
+    options.socket_path = cluster_->AgentSocket(0);
+    options.job = fmt::format("roots{}", i);
+    options.run_id = "run";
+    const auto began = std::chrono::steady_clock::now();
+    auto client = v1::Client::Open(options, {&tensor, 1});
+    longest = std::max(longest, std::chrono::duration_cast<milliseconds>(
+                                    std::chrono::steady_clock::now() - began));
+    ASSERT_TRUE(client.ok()) << client.status().ToString();
+    EXPECT_TRUE(client->Close().ok());
+  }
+  EXPECT_LE(longest.count(), 1000) << "an Open waits for the connections of another user";
+  RecordProperty("longest_open_ms", static_cast<int>(longest.count()));
+  std::fprintf(stderr, "longest Open during the flood: %d ms\n", static_cast<int>(longest.count()));
+  EXPECT_THAT(Root({"status"}).out, HasSubstr("roots4")) << "the coordinator answers, too";
+  process->WaitFor(kTimeout);
+}
+
+TEST_F(UsersTest, NoSecretIsInAnyPlaceButTheWorkers) {
+  const std::string file = root_ + "/stranger/env";
+  std::ofstream(file) << "TOKEN=" << kSecret << "\n";
+  ASSERT_EQ(::chown(file.c_str(), kStranger, kStranger), 0);
+  ASSERT_EQ(::chmod(file.c_str(), 0600), 0);
+  const auto run = Stranger({"run", "--job", "mine", "--chdir", "/", "--detach", "--env-file", file,
+                           "--", "/bin/sh", "-c", "test -n \"$TOKEN\" && sleep 20"});
+  ASSERT_EQ(run.exit_code, 0) << run.out;
+  const auto runs = [&] { return Stranger({"runs", "mine"}).out; };
+  ASSERT_TRUE(WaitUntil([&] { return runs().find("running") != std::string::npos; }, kTimeout));
+  std::string seen;
+  for (const std::vector<std::string>& shown : std::vector<std::vector<std::string>>{
+           {"runs", "mine", "-o", "json"}, {"status", "-o", "json"}, {"dump", "n0"}, {"audit"},
+           {"incidents", "-o", "json"}}) {
+    seen += Root(shown).out;
+  }
+  seen += ReadAll(cluster_->AgentLog(0)) + ReadAll(cluster_->CoordinatorLog());
+  for (const auto& entry : fs::directory_iterator("/proc")) {
+    seen += ReadAll(entry.path().string() + "/cmdline");
+  }
+  EXPECT_THAT(seen, Not(HasSubstr(kSecret)));
+  // Other users cannot read the files with the secret.
+  int files = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(root_)) {
+    if (!entry.is_regular_file() || ReadAll(entry.path()).find(kSecret) == std::string::npos) {
+      continue;
+    }
+    ++files;
+    struct stat info {};
+    ASSERT_EQ(::stat(entry.path().c_str(), &info), 0);
+    EXPECT_EQ(info.st_mode & 0077, 0U) << entry.path();
+  }
+  EXPECT_GE(files, 2) << "the specification of the worker and the user's own file";
+  for (const pid_t pid : {cluster_->agent(0).pid(), cluster_->coordinator().pid()}) {
+    struct stat maps {};
+    ASSERT_EQ(::stat(fmt::format("/proc/{}/maps", pid).c_str(), &maps), 0);
+    const std::string limits = ReadAll(fmt::format("/proc/{}/limits", pid));
+    EXPECT_THAT(limits, ::testing::ContainsRegex("Max core file size +0 +"));
+  }
+  EXPECT_EQ(Stranger({"stop", "mine", "--now"}).exit_code, 0);
+}
+
+}  // namespace
+}  // namespace holdfast::local
