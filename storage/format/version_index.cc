@@ -249,6 +249,28 @@ Result<VersionIndex::Name> VersionIndex::NameAt(uint64_t index) const {
   return name;
 }
 
+Result<std::string> VersionIndex::TensorBytes() const {
+  std::string all;
+  uint64_t text_end = 0;
+  for (const NameRow& row : Rows<NameRow>(head_.names)) {
+    text_end = std::max(text_end, uint64_t{row.text} + row.bytes);
+  }
+  if (text_end > head_.text.count) return Fail(BadIndex("a text is outside of it"));
+  const auto put = [&](const Section& section, uint64_t bytes) {
+    all.append(reinterpret_cast<const char*>(bytes_.data()) + section.at, bytes);
+    all.append(reinterpret_cast<const char*>(&bytes), sizeof(bytes));
+  };
+  put(head_.tensors, head_.tensors.count * sizeof(TensorRow));
+  put(head_.numbers, head_.numbers.count * sizeof(uint64_t));
+  put(head_.names, head_.names.count * sizeof(NameRow));
+  put(head_.text, text_end);
+  for (const ClassRow& row : Rows<ClassRow>(head_.classes)) {
+    const uint64_t of_class[] = {row.first_tensor, row.tensors, row.tensor_bytes};
+    all.append(reinterpret_cast<const char*>(of_class), sizeof(of_class));
+  }
+  return all;
+}
+
 Result<std::optional<uint64_t>> VersionIndex::FindRow(std::string_view text, bool marked) const {
   uint64_t low = 0;
   uint64_t high = head_.names.count;

@@ -100,6 +100,10 @@ class VersionIndex {
   uint64_t names() const { return head_.names.count; }
   Result<Name> NameAt(uint64_t index) const;
 
+  /// The bytes that describe the tensors of all classes without their offsets. Indexes in which
+  /// these are equal have the same tensors in the same classes.
+  Result<std::string> TensorBytes() const;
+
   /// The uses of one name. A name with a rank's mark is in the shard of that rank alone.
   struct Found {
     std::span<const index::UseRow> uses;

@@ -40,6 +40,10 @@ std::pair<std::string_view, bool> WithoutRank(std::string_view name, Rank rank) 
   return {marked ? name.substr(0, name.size() - digits.size()) : name, marked};
 }
 
+Status PartError(const std::string& what) {
+  return DataLossError("the index of a node is damaged: " + what);
+}
+
 Status TooLong() {
   return ResourceExhaustedError(
       "the index of the version would be longer than the limit of " +
@@ -72,7 +76,8 @@ VersionIndexBuilder::Class& VersionIndexBuilder::ClassOf(std::vector<Tensor> ten
     for (uint64_t length : tensor.shape) Append(length, &key);
     for (uint64_t length : tensor.global_shape) Append(length, &key);
   }
-  const auto [entry, added] = class_numbers_.try_emplace(std::move(key), classes_.size());
+  const auto [entry, added] =
+      class_numbers_.try_emplace(std::move(key), static_cast<uint32_t>(classes_.size()));
   *number = entry->second;
   if (added) {
     Class& made = classes_.emplace_back();
@@ -82,6 +87,7 @@ VersionIndexBuilder::Class& VersionIndexBuilder::ClassOf(std::vector<Tensor> ten
     }
     made.tensors = std::move(tensors);
     made.tensor_bytes = tensor_bytes;
+    made.columns.resize(made.dimensions);
   }
   return classes_[*number];
 }
@@ -148,22 +154,17 @@ Status VersionIndexBuilder::Add(const ParsedImage& image, std::span<const std::b
   return AddMember(number, identity.rank, std::move(shard));
 }
 
-Status VersionIndexBuilder::Add(const VersionIndex& part) {
-  if (part.job() != job_ || part.version() != version_ || part.world() != world_) {
-    return DataLossError("the index of a node is of another version");
-  }
+Result<std::vector<uint32_t>> VersionIndexBuilder::ClassesOf(const VersionIndex& part) {
+  HOLDFAST_ASSIGN_OR_RETURN(std::string tensor_bytes, part.TensorBytes());
+  if (tensor_bytes == joined_.tensor_bytes) return joined_.classes;
+  std::vector<uint32_t> numbers;
   // The rows of classes do not overlap, so that the work is bounded by the length of the index.
   uint64_t tensors_left = part.tensors();
-  uint64_t members_left = part.shards();
   for (uint64_t c = 0; c < part.classes(); ++c) {
     HOLDFAST_ASSIGN_OR_RETURN(const VersionIndex::Class from, part.ClassAt(c));
-    if (from.tensors > tensors_left || from.members.size() > members_left) {
-      return DataLossError("the index of a node is damaged: its classes overlap");
-    }
+    if (from.tensors > tensors_left) return Fail(PartError("its classes overlap"));
     tensors_left -= from.tensors;
-    members_left -= from.members.size();
     std::vector<Tensor> tensors;
-    std::vector<VersionIndex::Tensor> rows;
     for (uint64_t i = 0; i < from.tensors; ++i) {
       HOLDFAST_ASSIGN_OR_RETURN(const VersionIndex::Tensor row, part.TensorAt(from, i));
       HOLDFAST_ASSIGN_OR_RETURN(const VersionIndex::Name name, part.NameAt(row.name));
@@ -173,23 +174,37 @@ Status VersionIndexBuilder::Add(const VersionIndex& part) {
                          {row.global_shape.begin(), row.global_shape.end()},
                          row.begin,
                          0});
-      rows.push_back(row);
     }
-    uint32_t number = 0;
-    Class& of = ClassOf(std::move(tensors), from.tensor_bytes, &number);
+    numbers.push_back(0);
+    ClassOf(std::move(tensors), from.tensor_bytes, &numbers.back());
+  }
+  joined_ = {std::move(tensor_bytes), numbers};
+  return numbers;
+}
+
+Status VersionIndexBuilder::Add(const VersionIndex& part) {
+  if (part.job() != job_ || part.version() != version_ || part.world() != world_) {
+    return DataLossError("the index of a node is of another version");
+  }
+  HOLDFAST_ASSIGN_OR_RETURN(const std::vector<uint32_t> numbers, ClassesOf(part));
+  uint64_t members_left = part.shards();
+  for (uint64_t c = 0; c < numbers.size(); ++c) {
+    HOLDFAST_ASSIGN_OR_RETURN(const VersionIndex::Class from, part.ClassAt(c));
+    if (from.members.size() > members_left) return PartError("its classes overlap");
+    members_left -= from.members.size();
+    Class& of = classes_[numbers[c]];
     // The members that are new here, in the order of their positions.
     std::vector<uint32_t> positions;
     for (uint32_t p = 0; p < from.members.size(); ++p) {
       if (!Has(Rank{from.members[p]})) positions.push_back(p);
     }
-    for (size_t i = 0; i < rows.size(); ++i) {
-      for (size_t d = 0; d < rows[i].shape.size(); ++d) {
-        if (rows[i].offsets[d].column == index::kNoColumn) continue;
-        const uint32_t dimension = of.tensors[i].first_dimension + static_cast<uint32_t>(d);
-        HOLDFAST_RETURN_IF_ERROR(part.ForEachOffset(
-            rows[i], from, d, positions, [&](size_t at, uint64_t offset) {
-              if (offset == 0) return;
-              auto& column = of.columns[dimension];
+    for (uint64_t i = 0; i < from.tensors; ++i) {
+      HOLDFAST_ASSIGN_OR_RETURN(const VersionIndex::Tensor row, part.TensorAt(from, i));
+      for (size_t d = 0; d < row.shape.size(); ++d) {
+        if (row.offsets[d].column == index::kNoColumn) continue;
+        auto& column = of.columns[of.tensors[i].first_dimension + static_cast<uint32_t>(d)];
+        HOLDFAST_RETURN_IF_ERROR(
+            part.ForEachOffset(row, from, d, positions, [&](size_t at, uint64_t offset) {
               column.resize(of.members.size() + at);
               column.push_back(offset);
             }));
@@ -199,7 +214,7 @@ Status VersionIndexBuilder::Add(const VersionIndex& part) {
       const Rank rank{from.members[position]};
       HOLDFAST_ASSIGN_OR_RETURN(const VersionIndex::Shard shard, part.ShardOf(rank));
       if (shard.shard_class != c || shard.position != position || Has(rank)) {
-        return DataLossError("the index of a node is damaged: it has a shard twice");
+        return PartError("it has a shard twice");
       }
       Shard added;
       added.data_offset = shard.data_offset;
@@ -209,7 +224,7 @@ Status VersionIndexBuilder::Add(const VersionIndex& part) {
         added.extras.push_back({std::string(extra.name), extra.bytes,
                                 extra.content ? Content(*extra.content) : nullptr});
       }
-      HOLDFAST_RETURN_IF_ERROR(AddMember(number, rank, std::move(added)));
+      HOLDFAST_RETURN_IF_ERROR(AddMember(numbers[c], rank, std::move(added)));
     }
   }
   return Status::Ok();
@@ -231,6 +246,8 @@ struct VersionIndexBuilder::Writer {
   std::string text;
   std::unordered_map<std::string, uint32_t> texts;
   std::unordered_map<std::string, uint32_t> known_columns;
+  std::vector<uint32_t> latest;  // the multiples of `latest_column`
+  uint32_t latest_column = 0;
   std::map<std::vector<uint64_t>, uint32_t> known_numbers;
 
   uint32_t Text(const std::string& of) {
@@ -248,18 +265,40 @@ struct VersionIndexBuilder::Writer {
     return entry->second;
   }
 
+  /// Most columns are equal to the one before. Returns the unit if the offsets are multiples of it
+  /// as in the latest column; otherwise 0. The multiples have no common divisor, so that the unit
+  /// is the greatest one of the offsets.
+  template <typename OffsetOf>
+  uint64_t UnitOfLatest(const OffsetOf& offset_of, size_t count) const {
+    if (latest.size() != count) return 0;
+    const auto first = std::find_if(latest.begin(), latest.end(), [](uint32_t m) { return m > 0; });
+    if (first == latest.end()) return 0;
+    const uint64_t unit = offset_of(static_cast<size_t>(first - latest.begin())) / *first;
+    for (size_t i = 0; i < count; ++i) {
+      uint64_t offset = 0;
+      if (__builtin_mul_overflow(unit, latest[i], &offset) || offset != offset_of(i)) return 0;
+    }
+    return unit;
+  }
+
   /// Stores the offsets of the members as multiples of their greatest common divisor. Dimensions
   /// that are cut alike thus have equal columns.
   Result<OffsetRow> Offsets(const std::vector<uint64_t>& column,
                             const std::vector<uint32_t>& order) {
+    const auto offset_of = [&](size_t i) {
+      return order[i] < column.size() ? column[order[i]] : 0;
+    };
+    if (const uint64_t unit = UnitOfLatest(offset_of, order.size()); unit != 0) {
+      return OffsetRow{unit, latest_column, 0};
+    }
     uint64_t unit = 0;
     for (uint64_t offset : column) {
-      if (unit == 0 || offset % unit != 0) unit = std::gcd(unit, offset);
+      if (unit != 1 && (unit == 0 || offset % unit != 0)) unit = std::gcd(unit, offset);
     }
     if (unit == 0) return OffsetRow{};
     std::vector<uint32_t> multiples(order.size());
     for (size_t i = 0; i < order.size(); ++i) {
-      const uint64_t offset = order[i] < column.size() ? column[order[i]] : 0;
+      const uint64_t offset = offset_of(i);
       if (offset / unit > UINT32_MAX) {
         return Fail(ResourceExhaustedError(
             "the index of the version has no room for the offset " + std::to_string(offset)));
@@ -280,6 +319,8 @@ struct VersionIndexBuilder::Writer {
       });
       values.insert(values.end(), sorted.begin(), sorted.end());
     }
+    latest = multiples;
+    latest_column = entry->second;
     return OffsetRow{unit, entry->second, 0};
   }
 };
@@ -326,11 +367,8 @@ Result<std::string> VersionIndexBuilder::Finish() const {
                            static_cast<uint32_t>(out.offsets.size()),
                            tensor.begin};
       for (uint32_t d = 0; d < tensor.shape.size(); ++d) {
-        OffsetRow offset;
-        const auto column = of.columns.find(tensor.first_dimension + d);
-        if (column != of.columns.end()) {
-          HOLDFAST_ASSIGN_OR_RETURN(offset, out.Offsets(column->second, order));
-        }
+        HOLDFAST_ASSIGN_OR_RETURN(const OffsetRow offset,
+                                  out.Offsets(of.columns[tensor.first_dimension + d], order));
         out.offsets.push_back(offset);
       }
       out.tensors.push_back(tensor_row);

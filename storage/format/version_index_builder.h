@@ -51,13 +51,14 @@ class VersionIndexBuilder {
     uint64_t begin = 0;
     uint32_t first_dimension = 0;  // among the dimensions of all tensors of the class
   };
-  /// Shards of one class. The offsets of one dimension are a column; a missing column is zeros.
+  /// Shards of one class. The offsets of one dimension are a column; the rest of a short column is
+  /// zeros.
   struct Class {
     std::vector<Tensor> tensors;
     uint64_t tensor_bytes = 0;
     uint32_t dimensions = 0;
     std::vector<uint32_t> members;  // ranks, in the order of their adding
-    std::unordered_map<uint32_t, std::vector<uint64_t>> columns;
+    std::vector<std::vector<uint64_t>> columns;  // by dimension
   };
   struct Extra {
     std::string name;
@@ -70,10 +71,17 @@ class VersionIndexBuilder {
     uint64_t image_bytes = 0;
     std::vector<Extra> extras;
   };
+  /// The tensors of an index that was joined, and the numbers of its classes here.
+  struct Joined {
+    std::string tensor_bytes;
+    std::vector<uint32_t> classes;
+  };
   struct Writer;
 
   uint32_t NameNumber(std::string_view text, bool marked);
   Class& ClassOf(std::vector<Tensor> tensors, uint64_t tensor_bytes, uint32_t* number);
+  /// Returns the numbers of the classes of a part.
+  Result<std::vector<uint32_t>> ClassesOf(const VersionIndex& part);
   Status AddMember(uint32_t shard_class, Rank rank, Shard shard);
   const std::string* Content(std::string_view bytes);
 
@@ -85,6 +93,7 @@ class VersionIndexBuilder {
   std::vector<Class> classes_;
   std::unordered_map<std::string, uint32_t> class_numbers_;  // by all that the members share
   std::unordered_map<std::string, uint32_t> contents_;       // of extras; how often each occurs
+  Joined joined_;  // the latest; the nodes of a version mostly have the same
   uint64_t content_bytes_ = 0;                               // of all contents_
   std::map<uint32_t, Shard> shards_;                         // by rank
 };
