@@ -139,7 +139,7 @@ Status AgentConfig::Check() const {
   if (auto list = ParseEndpointList(coordinator); !list) {
     return list.error().WithContext("coordinator");
   }
-  HOLDFAST_RETURN_IF_ERROR(CheckEndpoint("data_listen", Resolved().data_listen));
+  if (!data_listen.empty()) HOLDFAST_RETURN_IF_ERROR(CheckEndpoint("data_listen", data_listen));
   if (run_dir.empty() || run_dir.front() != '/') {
     return InvalidArgumentError(fmt::format("run_dir '{}' is not an absolute path", run_dir));
   }

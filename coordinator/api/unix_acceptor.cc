@@ -26,6 +26,8 @@ constexpr int kAcceptsPerTurn = 128;
 constexpr int kPollMs = 1000;
 constexpr int kFailedMs = 20;
 constexpr int kNumbersMax = 65'536;
+constexpr int kFilesMax = 1 << 20;
+constexpr int kFilesMin = 1 << 8;
 constexpr size_t kPacesMax = 4096;
 constexpr std::chrono::seconds kPaceTime(1);
 
@@ -59,14 +61,20 @@ Result<UnixPeer> PeerOf(int fd) {
   return UnixPeer{peer.uid, peer.pid};
 }
 
-/// Raises the limit of open files to the highest permitted one, and returns it.
-int RaiseFileLimit() {
+/// Raises the limit of open files to the highest permitted one. Returns a power of two up to the
+/// limit. `fd` is any descriptor.
+int RaiseFileLimit(int fd) {
   rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return 1024;
-  const rlimit raised{std::max(limit.rlim_cur, std::min<rlim_t>(limit.rlim_max, 1 << 20)),
-                      limit.rlim_max};
-  if (::setrlimit(RLIMIT_NOFILE, &raised) == 0) limit = raised;
-  return static_cast<int>(std::min<rlim_t>(limit.rlim_cur, 1 << 20));
+  if (::getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+    limit.rlim_cur = std::max(limit.rlim_cur, std::min<rlim_t>(limit.rlim_max, kFilesMax));
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+  }
+  // Filters of system calls may forbid both calls above, so the kernel is asked in another way.
+  int files = kFilesMax;
+  while (files > kFilesMin && !UniqueFd(::fcntl(fd, F_DUPFD_CLOEXEC, files - 1)).valid()) {
+    files /= 2;
+  }
+  return files;
 }
 }  // namespace
 
@@ -75,13 +83,13 @@ Result<std::unique_ptr<UnixAcceptor>> UnixAcceptor::Start(const std::string& pat
                                                           UnixConnections& connections,
                                                           UnixLimits limits, const Clock& clock) {
   std::unique_ptr<UnixAcceptor> acceptor(new UnixAcceptor(server, connections, limits, clock));
-  const int files = RaiseFileLimit();
+  acceptor->wake_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!acceptor->wake_.valid()) return Fail(ErrnoStatus(errno, "eventfd"));
+  const int files = RaiseFileLimit(acceptor->wake_.get());
   acceptor->first_number_ = acceptor->next_number_ = std::min(files / 2, kNumbersMax);
   acceptor->end_number_ = std::min(files, acceptor->first_number_ + kNumbersMax);
   HOLDFAST_ASSIGN_OR_RETURN(acceptor->listener_, Listen(path));
   acceptor->path_ = path;
-  acceptor->wake_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!acceptor->wake_.valid()) return Fail(ErrnoStatus(errno, "eventfd"));
   acceptor->thread_ = Thread([raw = acceptor.get()] { raw->Run(); });
   return acceptor;
 }

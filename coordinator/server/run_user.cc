@@ -8,7 +8,8 @@
 
 namespace holdfast::coord {
 namespace {
-Result<uid_t> UserNamed(const std::string& name) {
+/// `root`: the configuration names the user, who may therefore be root.
+Result<uid_t> UserNamed(const std::string& name, bool root) {
   std::array<char, 16'384> buffer{};
   passwd entry{};
   passwd* found = nullptr;
@@ -18,10 +19,10 @@ Result<uid_t> UserNamed(const std::string& name) {
         "no user '{}' exists on the coordinator's machine, so no workers can run as that user",
         name)));
   }
-  if (found->pw_uid == 0) {
+  if (found->pw_uid == 0 && !root) {
     return Fail(PermissionDeniedError(fmt::format(
-        "workers of '{}' would run as root, which only root itself may ask for, over the "
-        "coordinator's unix socket",
+        "workers of '{}' would run as root; root itself may ask for that over the coordinator's "
+        "unix socket, and an operator if access.run_as_users of the coordinator names root",
         name)));
   }
   return found->pw_uid;
@@ -32,7 +33,7 @@ Result<uid_t> RunUserOf(const Caller& caller, const std::string& run_as,
                         const std::vector<std::string>& allowed) {
   if (run_as.empty()) {
     if (caller.uid) return *caller.uid;
-    if (!caller.user.empty()) return UserNamed(caller.user);
+    if (!caller.user.empty()) return UserNamed(caller.user, false);
     return Fail(PermissionDeniedError(fmt::format(
         "{} names no user, and workers run as the user who asks; use a certificate with a name "
         "spiffe://CLUSTER/runner/USER, or --user with a user of the coordinator's "
@@ -50,7 +51,7 @@ Result<uid_t> RunUserOf(const Caller& caller, const std::string& run_as,
         "user",
         run_as)));
   }
-  return UserNamed(run_as);
+  return UserNamed(run_as, true);
 }
 
 }  // namespace holdfast::coord

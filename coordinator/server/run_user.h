@@ -11,7 +11,7 @@
 namespace holdfast::coord {
 
 /// Returns the user that the workers of a run get: the user who asks, or `run_as` if an operator
-/// names one of `allowed`. A certificate asks for the user of its name, who is never root.
+/// names one of `allowed`. A certificate asks for the user of its name, who is not root.
 /// PermissionDenied, NotFound: the message names the remedy.
 Result<uid_t> RunUserOf(const Caller& caller, const std::string& run_as,
                         const std::vector<std::string>& allowed);

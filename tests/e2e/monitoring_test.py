@@ -83,7 +83,7 @@ class Cluster:
     def start_coordinator(self):
         self.start("coordinator", "coordinator",
                    {"cluster": "local", "listen": self.endpoint, "data_dir": self.root / "c", "node_lease_ms": 1500,
-                    "metrics.listen": "127.0.0.1:0"})
+                    "metrics.listen": "127.0.0.1:0", "access.run_as_users": '["root"]'})
 
     def start_agent(self, node):
         at = self.root / node
@@ -303,8 +303,8 @@ def run(bins, root):
         wait("all nodes are up", lambda: prometheus.query("sum(holdfast_node_up) == 3"))
         wait("all targets are up", lambda: prometheus.query("sum(up) == 3"))
         (root / "meet").mkdir()
-        cluster.cli("run", "--job", "lm", "--detach", "--grace", "2s", "--nnodes", "3", "--nproc-per-node", "1",
-                    "--max-restarts", "20", "--", str(bins / "holdfast-charlm"), "--rendezvous", str(root / "meet"),
+        cluster.cli("run", "--user", "root", "--job", "lm", "--detach", "--grace", "2s", "--nnodes", "3",
+                    "--nproc-per-node", "1", "--max-restarts", "20", "--", str(bins / "holdfast-charlm"), "--rendezvous", str(root / "meet"),
                     "--steps", "1000000", "--step-sleep-ms", "20", "--params", "20000")
         wait("a version in memory", lambda: committed_step(prometheus) > 10)
         check_protected_pages(cluster)

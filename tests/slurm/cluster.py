@@ -189,9 +189,8 @@ HOLDFAST_SETTLE_S={self.settle_s}
         wait_until((self.root / "munge.sock").exists, 10, lambda: self.log("munged.out"))
         self.spawn("coordinator", BIN / "holdfast-coordinator", "--set", "cluster=slurm-test", "--set",
                    f"listen=unix:{self.root}/c.sock", "--set", f"data_dir={self.root}/coordinator")
-        endpoint = self.root / "coordinator/endpoint"
-        wait_until(lambda: endpoint.exists() and endpoint.read_text().strip(), 20, lambda: self.log("coordinator.out"))
-        self.endpoint = endpoint.read_text().strip()
+        wait_until((self.root / "c.sock").exists, 20, lambda: self.log("coordinator.out"))
+        self.endpoint = f"unix:{self.root}/c.sock"
         self.environment["HOLDFAST_ENDPOINT"] = self.endpoint
         self.configure_holdfast(self.endpoint)
         self.spawn("slurmctld", "slurmctld", "-D", "-c", "-f", self.root / "slurm.conf")

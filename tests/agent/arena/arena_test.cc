@@ -194,7 +194,7 @@ TEST_F(ArenaTest, AUserHasAShareAndRootHasAll) {
   auto refused = arena_->Reserve(Owner(1), 2, kMiB);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code(), ErrorCode::kResourceExhausted);
-  for (const char* part : {"llm/rank-1 needs 3 MiB", "uid 1000 has 31 MiB of the 32 MiB",
+  for (const char* part : {"llm/rank-1 needs 5 MiB", "uid 1000 has 31 MiB of the 32 MiB",
                            "limits.arena_percent_per_user"}) {
     EXPECT_THAT(refused.error().message(), HasSubstr(part));
   }
@@ -203,7 +203,7 @@ TEST_F(ArenaTest, AUserHasAShareAndRootHasAll) {
   ASSERT_TRUE(arena_->Release(arena_->Find("llm", Rank{0})).ok());
   EXPECT_NE(Reserve(1, 2, kMiB), nullptr) << "memory that is free again does not count";
   // The next agent counts what it adopts.
-  ASSERT_NE(Reserve(2, 2, 13 * kMiB), nullptr);
+  ASSERT_NE(Reserve(2, 2, 12 * kMiB), nullptr);
   arena_.reset();
   arena_ = std::move(Arena::Open(options, Clock::Real()).value());
   EXPECT_FALSE(arena_->Reserve(Owner(3), 2, 2 * kMiB));
