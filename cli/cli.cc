@@ -128,6 +128,7 @@ void Describe(Program& program) {
   add(MakeRunsCommand());
   add(MakeIncidentsCommand());
   add(MakeQuarantineCommand());
+  add(MakeDrainCommand());
   add(MakeAuditCommand());
   add(MakeAdviseCommand());
   add(MakeDoctorCommand());

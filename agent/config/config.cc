@@ -84,6 +84,10 @@ void AgentConfig::Bind(ConfigSchema& schema) {
       "Rate at which shards in memory and on disk are read again to find decay; 0: never.");
   schema.Add("scrub.pause_ms", &scrub_pause_ms,
              "Pause between two such passes and before the first.", 10, 604'800'000);
+  schema.Add("shutdown.grace_s", &shutdown_grace_s,
+             "Time in which an agent that is stopped brings the newest version to disk. Service "
+             "managers must leave 30 s more before they kill it.",
+             0, 3'600);
   schema.Add("workers.enabled", &workers_enabled,
              "Launch the workers of `holdfast run`, as this agent's user: any client that reaches "
              "the coordinator can then run programs here.");

@@ -40,6 +40,7 @@ struct AgentConfig {
   int64_t remote_shards_at_once = 2;
   uint64_t scrub_bytes_per_s = 64ULL << 20;
   int64_t scrub_pause_ms = 3'600'000;
+  int64_t shutdown_grace_s = 30;
   std::vector<std::string> labels;  // name=value
   bool workers_enabled = false;
   std::string workers_address = "127.0.0.1";

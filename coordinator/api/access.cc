@@ -34,6 +34,8 @@ constexpr AccessRule kRules[] = {
     {kCoordinator, "AcknowledgeIncident", kOperators},
     {kCoordinator, "WhatIfLost", kReaders},
     {kCoordinator, "Quarantine", kOperators},
+    {kCoordinator, "Drain", kOperators},
+    {kCoordinator, "GetDrain", kReaders},
     {kCoordinator, "Adopt", kOperators},
     {kCoordinator, "GetAudit", kOperators},
     {kAgent, "ReadShard", Role::kOperator | Role::kAgent},

@@ -317,6 +317,7 @@ Result<JobState> FromProto(const pb::JobState& proto) {
   state.phase = static_cast<JobPhase>(phase);
   state.release = proto.release();
   state.forget = proto.forget();
+  state.flush = AnyVersion(proto.flush());
   if (proto.has_group()) {
     HOLDFAST_ASSIGN_OR_RETURN(state.group, FromProto(proto.group()));
   }
@@ -338,6 +339,7 @@ void ToProto(const JobState& state, pb::JobState* out) {
   out->set_phase(static_cast<uint32_t>(state.phase));
   out->set_release(state.release);
   out->set_forget(state.forget);
+  WriteVersion(state.flush, out->mutable_flush());
 }
 
 Result<LocalRank> FromProto(const pb::LocalRank& proto) {

@@ -37,6 +37,8 @@ struct JobState {
   /// The agent removes all shards of incarnations up to `incarnation`, also from disk. Other fields
   /// are ignored.
   bool forget = false;
+  /// A node of the job leaves: every rank writes this version to disk, whatever the target is.
+  std::optional<VersionId> flush = {};
   bool operator==(const JobState&) const = default;
 };
 

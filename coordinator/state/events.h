@@ -136,6 +136,15 @@ struct JobForgotten {
   std::string job;
 };
 
+/// An operator drains a node ahead of maintenance, or ends that.
+struct DrainSet {
+  RequestId request = 0;
+  std::string node;
+  bool set = false;
+  std::string why = {};
+  bool move_runs = false;
+};
+
 /// The run that launches the job's trainers started or ended.
 struct RunStateChanged {
   std::string job;
@@ -160,7 +169,7 @@ struct Tick {
 
 using Event = std::variant<NodeAttached, NodeDetached, NodeLost, NodeReported, RankJoined,
                            RestoreRequested, RestoreAbandoned, PinSet, RetentionSet, JobForgotten,
-                           AdoptRequested, RunStateChanged, Tick>;
+                           DrainSet, AdoptRequested, RunStateChanged, Tick>;
 
 // ---- effects ----
 
@@ -218,6 +227,20 @@ struct PutQuarantine {
 };
 
 struct EraseQuarantine {
+  std::string node;
+};
+
+struct PutDrain {
+  DrainRecord record;
+};
+
+struct EraseDrain {
+  std::string node;
+};
+
+/// Without the drained nodes, every job would keep its newest version: runs with workers on this
+/// node may leave it. Not stored; repeated with each tick while the node is drained.
+struct RunsMayLeave {
   std::string node;
 };
 
@@ -303,7 +326,8 @@ struct Finding {
 
 using Effect = std::variant<PutJob, EraseJob, PutLineage, EraseLineage, PutVersion, EraseVersion,
                             PutRun, EraseRun, PutIncident, EraseIncident, PutQuarantine,
-                            EraseQuarantine, PutSuspect, EraseSuspect, Reply, Send, CloseAttach,
+                            EraseQuarantine, PutDrain, EraseDrain, RunsMayLeave, PutSuspect,
+                            EraseSuspect, Reply, Send, CloseAttach,
                             NodeDeclaredLost, RunRestartCommand, Finding, Repaired>;
 
 }  // namespace holdfast::coord

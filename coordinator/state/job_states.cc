@@ -31,6 +31,7 @@ JobState JobStateOf(const Job& job) {
   if (job.lineage().decision == Decision::kVersion) job_state.restore = job.lineage().restored;
   job_state.phase = job.phase;
   job_state.release = job.released;
+  job_state.flush = Named(job.flush);
   return job_state;
 }
 

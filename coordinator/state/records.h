@@ -130,6 +130,7 @@ struct Records {
   std::vector<RunRecord> runs = {};
   std::vector<IncidentRecord> incidents = {};
   std::vector<QuarantineRecord> quarantine = {};
+  std::vector<DrainRecord> drains = {};
   std::vector<SuspectRecord> suspects = {};
 };
 

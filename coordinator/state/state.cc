@@ -3,6 +3,7 @@
 #include <variant>
 
 #include "coordinator/state/adoption.h"
+#include "coordinator/state/drain.h"
 #include "coordinator/state/forget.h"
 #include "coordinator/state/join.h"
 #include "coordinator/state/lifecycle.h"
@@ -31,6 +32,7 @@ struct Dispatch {
   void operator()(const PinSet& event) const { OnPinSet(context, event); }
   void operator()(const RetentionSet& event) const { OnRetentionSet(context, event); }
   void operator()(const JobForgotten& event) const { OnJobForgotten(context, event); }
+  void operator()(const DrainSet& event) const { OnDrainSet(context, event); }
   void operator()(const AdoptRequested& event) const { OnAdoptRequested(context, event); }
   void operator()(const RunStateChanged& event) const { OnRunStateChanged(context, event); }
   void operator()(const Tick& event) const { OnTick(context, event); }
@@ -79,6 +81,8 @@ Result<std::vector<NodeLossImpact>> State::ImpactOfLosing(
     const std::string& job, const std::vector<std::string>& nodes) const {
   return coord::ImpactOfLosing(Read(), job, nodes);
 }
+
+Result<DrainStatus> State::Drain(const std::string& node) const { return DrainOf(Read(), node); }
 
 std::vector<RefusedNode> State::Refused() const { return RefusedNodes(Read()); }
 

@@ -20,6 +20,7 @@ inline constexpr std::string_view kVersionPrefix = "version/";
 inline constexpr std::string_view kRunPrefix = "run/";
 inline constexpr std::string_view kIncidentPrefix = "incident/";
 inline constexpr std::string_view kQuarantinePrefix = "quarantine/";
+inline constexpr std::string_view kDrainPrefix = "drain/";
 inline constexpr std::string_view kSuspectPrefix = "suspect/";
 
 std::string JobKey(const std::string& job);
@@ -28,6 +29,7 @@ std::string VersionKey(const std::string& job, VersionId version);
 std::string RunKey(const std::string& job);
 std::string IncidentKey(uint64_t id);
 std::string QuarantineKey(const std::string& node);
+std::string DrainKey(const std::string& node);
 std::string SuspectKey(const std::string& node);
 
 std::string EncodeJob(const JobRecord& record);
@@ -36,6 +38,7 @@ std::string EncodeVersion(const VersionRecord& record);
 std::string EncodeRun(const RunRecord& record);
 std::string EncodeIncident(const IncidentRecord& record);
 std::string EncodeQuarantine(const QuarantineRecord& record);
+std::string EncodeDrain(const DrainRecord& record);
 std::string EncodeSuspect(const SuspectRecord& record);
 std::string EncodeCluster(const std::string& name);
 std::string EncodeEpoch(Epoch epoch);
@@ -48,6 +51,7 @@ Result<VersionRecord> DecodeVersion(std::string_view key, std::string_view value
 Result<RunRecord> DecodeRun(std::string_view key, std::string_view value);
 Result<IncidentRecord> DecodeIncident(std::string_view key, std::string_view value);
 Result<QuarantineRecord> DecodeQuarantine(std::string_view key, std::string_view value);
+Result<DrainRecord> DecodeDrain(std::string_view key, std::string_view value);
 Result<SuspectRecord> DecodeSuspect(std::string_view key, std::string_view value);
 Result<std::string> DecodeCluster(std::string_view value);
 Result<Epoch> DecodeEpoch(std::string_view value);
