@@ -132,6 +132,7 @@ void Describe(Program& program) {
   add(MakeRunsCommand());
   add(MakeIncidentsCommand());
   add(MakeQuarantineCommand());
+  add(MakeDrainCommand());
   add(MakeAuditCommand());
   add(MakeClusterCommand());
   add(MakeTokenCommand());

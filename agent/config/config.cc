@@ -99,6 +99,10 @@ void AgentConfig::Bind(ConfigSchema& schema) {
              1, 896);
   schema.Add("limits.arena_percent_per_user", &arena_percent_per_user,
              "Share of arena.bytes that one user other than root may have, in percent.", 1, 100);
+  schema.Add("shutdown.grace_s", &shutdown_grace_s,
+             "Time in which an agent that is stopped brings the newest version to disk. Service "
+             "managers must leave 30 s more before they kill it.",
+             0, 3'600);
   schema.Add("workers.enabled", &workers_enabled,
              "Launch the workers of `holdfast run`, as the user who asks for the run. An agent "
              "that is not root needs CAP_SETUID and CAP_SETGID for other users than its own.");

@@ -41,6 +41,7 @@ struct AgentConfig {
   int64_t remote_shards_at_once = 2;
   uint64_t scrub_bytes_per_s = 64ULL << 20;
   int64_t scrub_pause_ms = 3'600'000;
+  int64_t shutdown_grace_s = 30;
   std::vector<std::string> labels;  // name=value
   int64_t sessions_per_user = 256;
   int64_t silent_per_user = 64;

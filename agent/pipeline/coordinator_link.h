@@ -34,6 +34,10 @@ class CoordinatorLink {
   /// Replaces the complete list of trainers on this node.
   virtual void SetRanks(std::vector<LocalRank> /*ranks*/) {}
   virtual void Report(TierWanted /*wanted*/) {}
+  /// Reports at once, and with each later report, that this agent ends soon.
+  virtual void AnnounceDeparture() {}
+  /// Whether the coordinator receives reports now.
+  virtual bool IsAttached() { return false; }
 
   /// `done` gets Unavailable while the coordinator cannot be reached.
   virtual void Join(const JoinRequest& request, std::function<void(Result<Incarnation>)> done) = 0;

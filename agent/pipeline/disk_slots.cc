@@ -38,8 +38,11 @@ std::optional<SaveJob> DiskSlots::TakeDisk() {
   MutexLock lock(table_.mutex);
   for (;;) {
     if (table_.Stopped()) return std::nullopt;
-    auto slot = table_.pace.Choose(DiskCandidates(), table_.job());
-    if (!slot && flushing_) slot = ToFlush();
+    // A version that the coordinator names for all ranks comes before those of the target.
+    std::optional<uint32_t> slot;
+    if (table_.job_state && table_.job_state->flush) slot = ToFlush();
+    if (!slot) slot = table_.pace.Choose(DiskCandidates(), table_.job());
+    if (!slot) slot = ToFlush();
     if (!slot) slot = OtherLifeForDisk();
     if (slot) {
       SlotTable::Entry& entry = table_.entries[*slot];
@@ -54,14 +57,40 @@ std::optional<SaveJob> DiskSlots::TakeDisk() {
   }
 }
 
+std::optional<VersionId> DiskSlots::VersionToFlush() const {
+  if (!table_.job_state) return std::nullopt;
+  if (table_.job_state->flush) return table_.job_state->flush;
+  return flushing_ ? table_.job_state->committed[Tier::kMemory] : std::nullopt;
+}
+
 std::optional<uint32_t> DiskSlots::ToFlush() const {
-  if (!table_.job_state || !table_.job_state->committed[Tier::kMemory]) return std::nullopt;
+  const std::optional<VersionId> wanted = VersionToFlush();
+  if (!wanted) return std::nullopt;
   for (const DiskCandidate& candidate : DiskCandidates()) {
     const bool sealed = table_.entries[candidate.slot].phase == SlotTable::Phase::kSealed;
-    if (sealed && candidate.version == *table_.job_state->committed[Tier::kMemory])
-      return candidate.slot;
+    if (sealed && candidate.version == *wanted) return candidate.slot;
   }
   return std::nullopt;
+}
+
+DiskSlots::Progress DiskSlots::progress() const {
+  MutexLock lock(table_.mutex);
+  Progress progress;
+  progress.writing = !IsFlushed();
+  const JobState* job = table_.job();
+  for (const SlotTable::Entry& entry : table_.entries) {
+    if (entry.IsSaving()) progress.saving = std::max(progress.saving, entry.version);
+    const bool sealed = entry.phase == SlotTable::Phase::kSealed && !entry.discard &&
+                        !table_.Aborted(entry.version) && !table_.IsOfOtherLife(entry);
+    const bool current = job != nullptr && entry.version.incarnation == job->incarnation;
+    if (sealed && current) progress.sealed = std::max(progress.sealed, entry.version);
+  }
+  if (job == nullptr) return progress;
+  progress.memory = job->committed[Tier::kMemory].value_or(VersionId{});
+  progress.disk = job->committed[Tier::kDisk].value_or(VersionId{});
+  progress.shared = job->committed[Tier::kRemote].value_or(VersionId{});
+  progress.flush = job->flush.value_or(VersionId{});
+  return progress;
 }
 
 void DiskSlots::StartFlush() {
@@ -81,7 +110,7 @@ bool DiskSlots::AwaitFlushed(Clock::TimePoint deadline) {
 bool DiskSlots::IsFlushed() const {
   if (ToFlush()) return false;
   if (!table_.job_state) return true;
-  const std::optional<VersionId> newest = table_.job_state->committed[Tier::kMemory];
+  const std::optional<VersionId> newest = VersionToFlush();
   return std::none_of(table_.entries.begin(), table_.entries.end(),
                       [&](const SlotTable::Entry& entry) {
                         return entry.disk == SlotTable::Disk::kWriting && entry.version == newest;

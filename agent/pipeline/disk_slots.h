@@ -29,6 +29,17 @@ class DiskSlots {
   /// Ends the persister's use of the slot. `given_up`: the save or the version was given up, and
   /// nothing was written.
   void FinishDisk(const SaveJob& job, bool given_up);
+  /// What a departure of the agent waits for. A version of incarnation 0: none.
+  struct Progress {
+    VersionId saving;  // newest that a trainer copies, or that is not sealed yet
+    VersionId sealed;  // newest in memory of the job's current incarnation
+    VersionId memory;  // newest committed in memory
+    VersionId disk;    // newest committed on disk
+    VersionId shared;  // newest committed at tier remote
+    VersionId flush;   // all ranks write it
+    bool writing = false;  // the version that a flush writes is being written, or is next
+  };
+  Progress progress() const;
   /// From now on the persister also writes the version committed at memory, regardless of the
   /// target.
   void StartFlush();
@@ -37,6 +48,9 @@ class DiskSlots {
   bool AwaitFlushed(Clock::TimePoint deadline);
 
  private:
+  /// The version that is written regardless of the target: the one that the coordinator names for
+  /// all ranks, else, after StartFlush(), the newest one committed at memory.
+  std::optional<VersionId> VersionToFlush() const HOLDFAST_REQUIRES(table_.mutex);
   std::optional<uint32_t> ToFlush() const HOLDFAST_REQUIRES(table_.mutex);
   bool IsFlushed() const HOLDFAST_REQUIRES(table_.mutex);
   std::vector<DiskCandidate> DiskCandidates() const HOLDFAST_REQUIRES(table_.mutex);

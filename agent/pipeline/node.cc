@@ -1,5 +1,6 @@
 #include "agent/pipeline/node.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <utility>
@@ -22,6 +23,7 @@ Node::Node(const NodeOptions& options, Arena& arena, Volume& volume, Coordinator
            PeerTransport& peers, Clock& clock)
     : options_(options),
       volume_(volume),
+      link_(link),
       clock_(clock),
       ranks_({.disk_every_steps = options.disk_every_steps,
               .peer_every_steps = options.peer_every_steps,
@@ -154,6 +156,20 @@ bool Node::Flush(int64_t timeout_ms) {
   for (const RankLease& rank : ranks)
     flushed = rank->slots.disk().AwaitFlushed(deadline) && flushed;
   return flushed;
+}
+
+std::map<std::string, DepartedJob> Node::Depart(int64_t grace_ms,
+                                                const std::function<bool()>& interrupted) {
+  const auto reaches = [this](const TierTraits& traits) {
+    return IsShared(traits.tier) && options_.shared_tiers[traits.tier] != nullptr;
+  };
+  return Departure({.ranks = ranks_,
+                    .link = link_,
+                    .clock = clock_,
+                    .shared_tiers = std::ranges::any_of(kTierTable, reaches),
+                    .copies = [this] { return preparer_.OldestCopyMs() > 0; },
+                    .interrupted = interrupted})
+      .Run(grace_ms);
 }
 
 void Node::OnJobState(JobState state) {

@@ -1,11 +1,13 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "agent/pipeline/adoption.h"
+#include "agent/pipeline/departure.h"
 #include "agent/pipeline/job_service.h"
 #include "agent/pipeline/scrubber.h"
 #include "agent/pipeline/shared_tiers.h"
@@ -58,6 +60,10 @@ class Node final : public DirectiveHandler {
   /// Writes to disk the versions that are committed at memory and are not on disk yet. Returns
   /// false after the timeout. Threads: any, until Stop().
   bool Flush(int64_t timeout_ms);
+  /// Brings the newest version of each job to disk before the agent ends; see departure.h.
+  /// `interrupted` returns true when the agent must end at once. Threads: any, until Stop().
+  std::map<std::string, DepartedJob> Depart(int64_t grace_ms,
+                                            const std::function<bool()>& interrupted);
   /// Ends the work on shared tiers. Returns false when a file system has not answered after the
   /// timeout: Stop() would wait for it.
   bool StopSharedTiers(int64_t timeout_ms);
@@ -87,6 +93,7 @@ class Node final : public DirectiveHandler {
 
   const NodeOptions options_;
   Volume& volume_;
+  CoordinatorLink& link_;
   Clock& clock_;
   Clock::TimePoint next_quarantine_check_{};  // loop thread only
 

@@ -45,8 +45,6 @@ constexpr mode_t kTrainerSocketMode = 0666;  // SO_PEERCRED decides what a proce
 constexpr int kDataThreadsMax = 48;
 // How long the agent verifies memory before it reports this node's replicas to the coordinator.
 constexpr int64_t kAdoptWaitMs = 30'000;
-// Shorter than the time that service managers leave between SIGTERM and SIGKILL.
-constexpr int64_t kFlushMs = 30'000;
 // How long a stop waits for the file systems of shared tiers.
 constexpr int64_t kSharedTiersStopMs = 10'000;
 // A predecessor that was just killed may hold the lock for another moment.
@@ -124,9 +122,12 @@ class AgentApplication final : public Application {
   Status Serve();
   bool Tick() override;
   const std::string& data_address() const override { return data_address_; }
-  void Stop() override;
+  void Stop() override { StopWithin([] { return false; }); }
+  void StopWithin(const std::function<bool()>& interrupted) override;
 
  private:
+  /// Brings the newest versions to disk, and logs what was reached.
+  void Depart(const std::function<bool()>& interrupted);
   Status OpenVolume();
   Status OpenRemote();
   Status OpenWorkers();
@@ -388,11 +389,32 @@ void AgentApplication::WatchKeeper() {
   link_->SetHostWarnings(std::move(warnings));
 }
 
-void AgentApplication::Stop() {
+void AgentApplication::Depart(const std::function<bool()>& interrupted) {
+  const Clock::TimePoint begun = Clock::Real().Now();
+  const auto jobs = node_->Depart(config_.shutdown_grace_s * 1000, interrupted);
+  const auto ms =
+      std::chrono::duration_cast<std::chrono::milliseconds>(Clock::Real().Now() - begun);
+  for (const auto& [name, job] : jobs) {
+    if (job.goal.incarnation.value == 0) continue;
+    if (job.reached()) {
+      Log(LogLevel::kInfo, "Departed",
+          {Kv("job", name), Kv("disk", ToString(job.disk)), Kv("remote", ToString(job.shared)),
+           Kv("after_ms", ms.count())});
+    } else {
+      Log(LogLevel::kWarn, "NotFlushed",
+          {Kv("job", name), Kv("memory", ToString(job.goal)), Kv("disk", ToString(job.disk)),
+           Kv("after_ms", ms.count()), Kv("attached", link_->attached()),
+           Kv("effect", "the newest version may be in memory only")});
+    }
+  }
+}
+
+void AgentApplication::StopWithin(const std::function<bool()>& interrupted) {
   // The node may be about to lose power.
-  if (node_ != nullptr && !node_->Flush(kFlushMs)) {
-    Log(LogLevel::kWarn, "NotFlushed",
-        {Kv("after_ms", kFlushMs), Kv("effect", "the newest version may be in memory only")});
+  if (node_ != nullptr) Depart(interrupted);
+  if (interrupted()) {
+    Log(LogLevel::kWarn, "AgentStoppedAtOnce", {Kv("why", "a second signal")});
+    ::_exit(0);  // as after a crash: what was reported is durable, and the keeper has the memory
   }
   if (node_ != nullptr && !node_->StopSharedTiers(kSharedTiersStopMs)) {
     // A call that does not return keeps its thread, and with it this process. The agent can end at
@@ -466,7 +488,12 @@ int RunAgent(const AgentConfig& config) {
     if ((*application)->Tick()) manager.Alive();
   }
   manager.Stopping();
-  (*application)->Stop();
+  const timespec none{};
+  bool again = false;
+  (*application)->StopWithin([&] {
+    again = again || ::sigtimedwait(&ends, nullptr, &none) > 0;
+    return again;
+  });
   Log(LogLevel::kInfo, "AgentStopped");
   return 0;
 }

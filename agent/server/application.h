@@ -2,6 +2,7 @@
 
 #include <sys/types.h>
 
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -35,12 +36,16 @@ class Application {
   virtual bool Tick() = 0;
   /// Returns the address of the data service, with the bound port.
   virtual const std::string& data_address() const = 0;
-  /// Ends in order: writes the newest versions to disk (30 s at most), disconnects trainers and
-  /// cancels unfinished writes. Shards sealed in memory stay with the keeper.
+  /// Ends in order: brings the newest versions to disk (`shutdown.grace_s` at most), disconnects
+  /// trainers and cancels unfinished writes. Shards sealed in memory stay with the keeper.
   virtual void Stop() = 0;
+  /// The same, but ends the process at once when `interrupted` returns true while versions are
+  /// brought to disk.
+  virtual void StopWithin(const std::function<bool()>& interrupted) = 0;
 };
 
-/// Runs the agent until SIGTERM or SIGINT and returns the exit code of the process.
+/// Runs the agent until SIGTERM or SIGINT and returns the exit code of the process. A second signal
+/// ends the process at once.
 int RunAgent(const AgentConfig& config);
 
 }  // namespace holdfast::agent

@@ -481,6 +481,7 @@ Status GrpcCoordinatorLink::SendBatch(const ReportBatch& batch) {
   for (const TierWanted& one : batch.wanted) coord::ToProto(one, request.add_wanted());
   // Every message carries these, even one without reports: it serves as the heartbeat.
   request.set_disk_free_percent(options_.disk_free_percent());
+  request.set_departing(departing_.load());
   AddWorkers(&request);
 
   grpc::ClientContext context;

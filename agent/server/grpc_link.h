@@ -90,6 +90,11 @@ class GrpcCoordinatorLink final : public CoordinatorLink {
   /// Returns how often the node's loop has ticked: the loop calls SetRanks() at each tick.
   uint64_t node_ticks() const { return node_ticks_.load(std::memory_order_relaxed); }
   void Report(TierWanted wanted) override { reports_.Add(std::move(wanted)); }
+  void AnnounceDeparture() override {
+    departing_.store(true);
+    reports_.Wake();
+  }
+  bool IsAttached() override { return attached(); }
   void Join(const JoinRequest& request, std::function<void(Result<Incarnation>)> done) override;
   void DecideRestore(const RestoreRequest& request,
                      std::function<void(Result<RestoreDecision>)> done) override;
@@ -141,6 +146,7 @@ class GrpcCoordinatorLink final : public CoordinatorLink {
   DirectiveHandler* handler_ = nullptr;
   std::string data_address_;
   std::atomic<uint64_t> node_ticks_{0};
+  std::atomic<bool> departing_{false};
 
   Mutex warnings_mutex_;
   std::vector<std::string> host_warnings_ HOLDFAST_GUARDED_BY(warnings_mutex_);

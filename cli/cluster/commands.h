@@ -22,6 +22,7 @@ std::unique_ptr<Command> MakeRetainCommand();
 std::unique_ptr<Command> MakeForgetCommand();
 std::unique_ptr<Command> MakeAdoptCommand();
 std::unique_ptr<Command> MakeQuarantineCommand();
+std::unique_ptr<Command> MakeDrainCommand();
 std::unique_ptr<Command> MakeAuditCommand();
 std::unique_ptr<Command> MakeDumpCommand();
 

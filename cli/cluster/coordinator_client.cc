@@ -230,6 +230,23 @@ Result<coordinator::WhatIfLostReply> CoordinatorClient::WhatIfLost(
   return Call(&Coordinator::Stub::WhatIfLost, request);
 }
 
+Status CoordinatorClient::Drain(const std::string& node, bool set, const std::string& why,
+                                bool move_runs) {
+  coordinator::DrainRequest request;
+  request.set_node(node);
+  request.set_set(set);
+  request.set_why(why);
+  request.set_move_runs(move_runs);
+  auto reply = Call(&Coordinator::Stub::Drain, request);
+  return reply ? Status::Ok() : reply.error();
+}
+
+Result<coordinator::GetDrainReply> CoordinatorClient::GetDrain(const std::string& node) {
+  coordinator::GetDrainRequest request;
+  request.set_node(node);
+  return Call(&Coordinator::Stub::GetDrain, request);
+}
+
 Status CoordinatorClient::Quarantine(const std::string& node, bool set, const std::string& why) {
   coordinator::QuarantineRequest request;
   request.set_node(node);

@@ -54,6 +54,9 @@ class CoordinatorClient {
   Status AcknowledgeIncident(uint64_t id, const std::string& why);
   Result<coordinator::WhatIfLostReply> WhatIfLost(const std::string& job,
                                                   const std::vector<std::string>& nodes);
+  Status Drain(const std::string& node, bool set, const std::string& why, bool move_runs);
+  /// Returns whether the node can be stopped without the loss of a version.
+  Result<coordinator::GetDrainReply> GetDrain(const std::string& node);
   Status Quarantine(const std::string& node, bool set, const std::string& why);
 
   /// Returns the named job, or all jobs when `job` is empty.

@@ -23,7 +23,7 @@ Examples:
   holdfast runs -o json | jq -r '.runs[] | select(.phase == "failed").job'
 )";
 
-Tone ToneOf(const std::string& phase) {
+Tone ToneOfPhase(const std::string& phase) {
   if (phase == "running") return Tone::kGood;
   if (phase == "failed") return Tone::kBad;
   if (phase == "waiting") return Tone::kWarn;
@@ -71,7 +71,7 @@ class RunsCommand : public Command {
     for (const auto& run : reply.runs()) {
       const auto& spec = run.spec();
       std::vector<Cell> row = {{spec.job()},
-                               {run.phase(), ToneOf(run.phase())},
+                               {run.phase(), ToneOfPhase(run.phase())},
                                {run.run_id().empty() ? "-" : run.run_id()},
                                {std::to_string(spec.nodes())},
                                {fmt::format("{}/{}", run.restarts(), spec.restarts_max())},

@@ -35,6 +35,8 @@ constexpr AccessRule kRules[] = {
     {kCoordinator, "AcknowledgeIncident", kOperators},
     {kCoordinator, "WhatIfLost", kReaders, UserRule::kOwnJobs},
     {kCoordinator, "Quarantine", kOperators},
+    {kCoordinator, "Drain", kOperators},
+    {kCoordinator, "GetDrain", kReaders},
     {kCoordinator, "Adopt", kOperators},
     {kCoordinator, "GetAudit", kOperators},
     {kCertificates, "CreateToken", kOperators},

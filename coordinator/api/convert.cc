@@ -318,6 +318,7 @@ Result<JobState> FromProto(const pb::JobState& proto) {
   state.release = proto.release();
   state.forget = proto.forget();
   if (proto.has_owner()) state.owner = proto.owner();
+  state.flush = AnyVersion(proto.flush());
   if (proto.has_group()) {
     HOLDFAST_ASSIGN_OR_RETURN(state.group, FromProto(proto.group()));
   }
@@ -340,6 +341,7 @@ void ToProto(const JobState& state, pb::JobState* out) {
   out->set_release(state.release);
   out->set_forget(state.forget);
   if (state.owner) out->set_owner(*state.owner);
+  WriteVersion(state.flush, out->mutable_flush());
 }
 
 Result<LocalRank> FromProto(const pb::LocalRank& proto) {

@@ -38,6 +38,8 @@ struct JobState {
   /// are ignored.
   bool forget = false;
   std::optional<uint32_t> owner = {};  // user; absent: not known
+  /// A node of the job leaves: every rank writes this version to disk, whatever the target is.
+  std::optional<VersionId> flush = {};
   bool operator==(const JobState&) const = default;
 };
 

@@ -74,6 +74,7 @@ using Labels = std::map<std::string, std::string>;
 struct NodeHealth {
   std::vector<std::string> warnings;
   uint32_t disk_free_percent = 0;
+  bool departing = false;  // the agent ends soon, and brings its newest version to disk first
 };
 
 enum class WorkerPhase : uint8_t {

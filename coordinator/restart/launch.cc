@@ -35,8 +35,9 @@ void CheckLaunch(const RunReadContext& context, const Run& run, const Placement&
   HOLDFAST_INVARIANT(monitor, distinct.size() == placement.nodes.size(), Kv("job", job),
                      Kv("nodes", fmt::format("{}", fmt::join(placement.nodes, ","))));
   for (const std::string& node : placement.nodes) {
-    HOLDFAST_INVARIANT(monitor, !context.table.quarantine.contains(node), Kv("job", job),
-                       Kv("node", node));
+    HOLDFAST_INVARIANT(
+        monitor, !context.table.quarantine.contains(node) && !context.table.drains.contains(node),
+        Kv("job", job), Kv("node", node));
     const Run* other = PlacedOn(context, node);
     HOLDFAST_INVARIANT(monitor, other == nullptr || other == &run, Kv("job", job),
                        Kv("node", node));
@@ -153,7 +154,7 @@ std::set<std::string> UsableNodes(const RunReadContext& context, const Run* run)
   std::set<std::string> usable;
   for (const auto& [name, node] : context.table.nodes) {
     if (!node.attached || node.worker_address.empty() ||
-        context.table.quarantine.count(name) != 0) {
+        context.table.quarantine.contains(name) || context.table.drains.contains(name)) {
       continue;
     }
     // An older agent would start the workers as its own user, who may be root.

@@ -8,11 +8,11 @@
 // Launches of a run, and the directives with the workers of each node.
 //
 // A run launches as soon as enough nodes are usable: attached, able to launch workers, not in
-// quarantine and without another run. The first launch also waits for the spares. placement.h
-// decides which node gets which ranks; nodes to avoid after the last failure or a GPU error come
-// last. Each launch has its own run ID, so a directive with a new one makes a node first stop what
-// is left of the old launch. Nodes of a run that waits or has ended get a directive without
-// workers.
+// quarantine, not drained, and without another run. The first launch also waits for the spares.
+// placement.h decides which node gets which ranks; nodes to avoid after the last failure or a GPU
+// error come last. Each launch has its own run ID, so a directive with a new one makes a node
+// first stop what is left of the old launch. Nodes of a run that waits or has ended get a
+// directive without workers.
 
 namespace holdfast::coord {
 

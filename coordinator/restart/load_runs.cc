@@ -52,6 +52,7 @@ void LoadRuns(RunContext& context, const Records& records) {
     table.next_incident = std::max(table.next_incident, incident.id + 1);
   }
   for (const QuarantineRecord& record : records.quarantine) table.quarantine[record.node] = record;
+  for (const DrainRecord& record : records.drains) table.drains[record.node] = record;
   for (const SuspectRecord& record : records.suspects) RestoreSuspect(context, record);
   LoadExternalRestarts(context, records);
 }

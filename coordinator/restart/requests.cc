@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "coordinator/restart/gpus.h"
 #include "coordinator/restart/launch.h"
 
@@ -56,6 +58,22 @@ void StopRun(RunContext& context, const StopRequested& event) {
     StoreRun(context, *run);
   }
   Answer(context, event.request, Status::Ok());
+}
+
+void MoveRuns(RunContext& context, const std::string& node) {
+  for (auto& [job, run] : context.table.runs) {
+    const std::vector<std::string>& nodes = run.record.nodes;
+    // A launch that has not committed anything yet would only start from the same version again.
+    if (run.record.phase != RunPhase::kRunning || !run.committed ||
+        std::ranges::find(nodes, node) == nodes.end() ||
+        UsableNodes(context, &run).size() < run.record.spec.nodes) {
+      continue;
+    }
+    run.record.phase = RunPhase::kWaiting;
+    run.record.why = fmt::format("restarts without node {}, which is drained", node);
+    run.not_before = context.at.now;
+    TryLaunch(context, run);
+  }
 }
 
 void ChangeQuarantine(RunContext& context, const QuarantineRequested& event) {

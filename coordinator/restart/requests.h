@@ -16,6 +16,10 @@ void StartRun(RunContext& context, const RunRequested& event);
 /// Requests the stop of a run. A run that waits ends at once.
 void StopRun(RunContext& context, const StopRequested& event);
 
+/// Restarts the runs with workers on a drained node on other nodes, if enough of them are free. No
+/// restart of the budget is used, and no incident is opened.
+void MoveRuns(RunContext& context, const std::string& node);
+
 /// Quarantines a node, or releases it.
 void ChangeQuarantine(RunContext& context, const QuarantineRequested& event);
 

@@ -97,6 +97,7 @@ struct RunTable {
   std::map<std::string, Clock::TimePoint> cooldown_until;    // of restart.command, by job
   std::map<uint64_t, IncidentRecord> incidents;
   std::map<std::string, QuarantineRecord> quarantine;
+  std::map<std::string, DrainRecord> drains;
   std::map<std::string, SuspectRecord> suspects;
   uint64_t next_incident = 1;
   /// The coordinator was paused. Until this time no node is blamed for its silence.

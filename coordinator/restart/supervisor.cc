@@ -54,6 +54,18 @@ bool ObserveEffect(RunContext& context, const Effect& effect) {
     RecordLost(context, *lost);
     return true;
   }
+  if (const auto* put = std::get_if<PutDrain>(&effect)) {
+    context.table.drains[put->record.node] = put->record;
+    return true;
+  }
+  if (const auto* erase = std::get_if<EraseDrain>(&effect)) {
+    context.table.drains.erase(erase->node);
+    return true;
+  }
+  if (const auto* leave = std::get_if<RunsMayLeave>(&effect)) {
+    MoveRuns(context, leave->node);
+    return true;
+  }
   if (const auto* erase = std::get_if<EraseRun>(&effect)) {
     context.table.runs.erase(erase->job);
     context.table.progress.erase(erase->job);

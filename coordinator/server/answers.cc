@@ -52,6 +52,11 @@ void Fill(const NodeStatus& status, pb::NodeStatus* node) {
   node->set_held_parity_bytes(status.held_parity_bytes);
   node->mutable_labels()->insert(status.labels.begin(), status.labels.end());
   node->set_peer_address(status.peer_address);
+  node->set_departing(status.alive && status.health.departing);
+  if (status.drain) {
+    node->set_draining(true);
+    node->set_drain_why(status.drain->why);
+  }
   for (const OtherLifeStatus& other : status.other_lives) {
     pb::OtherLife* wire = node->add_other_lives();
     wire->set_life(other.life.value);
@@ -191,6 +196,31 @@ void FillRestorePlan(const State& state, const pb::PlanRestoreRequest& request,
     return Status::Ok();
   };
   ToProto(fill(), reply->mutable_outcome());
+}
+
+void FillDrain(const State& state, const std::string& node, pb::GetDrainReply* reply) {
+  const auto drain = state.Drain(node);
+  ToProto(drain ? Status::Ok() : drain.error(), reply->mutable_outcome());
+  if (!drain) return;
+  reply->set_alive(drain->alive);
+  if (drain->drain) {
+    reply->set_draining(true);
+    reply->set_why(drain->drain->why);
+    reply->set_wall_nanos(drain->drain->wall_nanos);
+    reply->set_move_runs(drain->drain->move_runs);
+  }
+  reply->mutable_others()->Assign(drain->others.begin(), drain->others.end());
+  for (const DrainedJob& status : drain->jobs) {
+    pb::DrainedJob* job = reply->add_jobs();
+    job->set_job(status.job);
+    ToProto(status.newest, job->mutable_newest());
+    ToProto(status.safe, job->mutable_safe());
+    job->set_state(static_cast<uint32_t>(status.state));
+    job->set_runs_here(status.runs_here);
+    job->set_writing(status.writing);
+    job->set_why(status.why);
+    job->set_to_do(status.to_do);
+  }
 }
 
 void FillImpact(const State& state, const pb::WhatIfLostRequest& request,

@@ -16,6 +16,7 @@ void FillVersions(const State& state, const coordinator::ListVersionsRequest& re
                   coordinator::ListVersionsReply* reply);
 void FillRestorePlan(const State& state, const coordinator::PlanRestoreRequest& request,
                      coordinator::PlanRestoreReply* reply);
+void FillDrain(const State& state, const std::string& node, coordinator::GetDrainReply* reply);
 void FillImpact(const State& state, const coordinator::WhatIfLostRequest& request,
                 coordinator::WhatIfLostReply* reply);
 

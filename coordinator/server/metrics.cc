@@ -46,6 +46,10 @@ constexpr MetricSpec kRefused{"holdfast_coordinator_refused_nodes", Kind::kGauge
                               "Nodes whose agents the coordinator refuses."};
 constexpr MetricSpec kQuarantined{
     "holdfast_node_quarantined", Kind::kGauge, "1: the node gets no workers.", {"node"}};
+constexpr MetricSpec kDrained{"holdfast_node_drained",
+                              Kind::kGauge,
+                              "1: the node is drained ahead of maintenance.",
+                              {"node"}};
 constexpr MetricSpec kGpuSuspect{
     "holdfast_node_gpu_suspect",
     Kind::kGauge,
@@ -161,7 +165,7 @@ constexpr MetricSpec kSuspected{"holdfast_detector_suspected", Kind::kGauge,
 constexpr const MetricSpec* kMetricSpecs[] = {
     &kEpoch,          &kLoaded,       &kNodeUp,
     &kNodeHeld,       &kDiskFree,     &kWarnings,
-    &kOtherLife,      &kRefused,      &kQuarantined,
+    &kOtherLife,      &kRefused,      &kQuarantined,    &kDrained,
     &kGpuSuspect,     &kIncarnation,  &kJobPhase,
     &kRanks,          &kJoined,       &kNewestStep,
     &kCommittedStep,  &kCommittedAge, &kRestorable,
@@ -185,6 +189,7 @@ void ShowNodes(const State& state, MetricsPage& page) {
   page.Set(kRefused, Value(state.Refused().size()));
   for (const NodeStatus& node : state.Nodes()) {
     page.Set(kNodeUp, node.alive ? 1 : 0, {node.name});
+    page.Set(kDrained, node.drain ? 1 : 0, {node.name});
     page.Set(kNodeHeld, Value(node.held_memory_bytes), {node.name, "memory"});
     page.Set(kNodeHeld, Value(node.held_parity_bytes), {node.name, "parity"});
     page.Set(kNodeHeld, Value(node.held_disk_bytes), {node.name, "disk"});

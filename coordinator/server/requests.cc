@@ -106,6 +106,7 @@ Result<NodeReported> ReadReport(const pb::ReportRequest& request) {
   event.agent_start = request.agent_start();
   event.epoch = Epoch{request.epoch()};
   event.health = HealthOf(request.warnings(), request.disk_free_percent());
+  event.health.departing = request.departing();
   HOLDFAST_RETURN_IF_ERROR(ReadAll(request.replicas(), event.replicas));
   HOLDFAST_RETURN_IF_ERROR(ReadAll(request.failed(), event.failed));
   HOLDFAST_RETURN_IF_ERROR(ReadAll(request.removed(), event.removed));

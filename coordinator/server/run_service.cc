@@ -7,13 +7,14 @@
 #include "coordinator/api/convert.h"
 #include "coordinator/api/run_convert.h"
 #include "coordinator/contract/text.h"
+#include "coordinator/server/answers.h"
 #include "coordinator/server/calls.h"
 #include "coordinator/server/own_jobs.h"
 #include "coordinator/server/run_answers.h"
 #include "coordinator/server/run_user.h"
 #include "coordinator/server/service.h"
 
-// The calls about runs, incidents, quarantine and telemetry.
+// The calls about runs, incidents, quarantined and drained nodes, and telemetry.
 
 namespace holdfast::coord {
 namespace {
@@ -120,6 +121,36 @@ grpc::ServerUnaryReactor* CoordinatorService::Quarantine(grpc::CallbackServerCon
   const std::string why = CutText(request->why(), kWhyBytesMax);
   applier_.Submit(RunEvent(QuarantineRequested{id, request->node(), request->set(), why}), id,
                   Recorded(*begun, "Quarantine", AnswerInto(reactor, reply, [](const Reply&) {})));
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* CoordinatorService::Drain(grpc::CallbackServerContext* context,
+                                                    const pb::DrainRequest* request,
+                                                    pb::DrainReply* reply) {
+  Status status = ValidateName("node", request->node());
+  if (!status.ok()) return ReplyOutcome(context, reply, status);
+  const auto begun = Begin(*context, "Drain", *request);
+  if (!begun) return ReplyOutcome(context, reply, begun.error());
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const RequestId id = applier_.NextId();
+  const std::string why = CutText(request->why(), kWhyBytesMax);
+  applier_.Submit(
+      Event(DrainSet{id, request->node(), request->set(), why, request->move_runs()}), id,
+      Recorded(*begun, "Drain", AnswerInto(reactor, reply, [](const Reply&) {})));
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* CoordinatorService::GetDrain(grpc::CallbackServerContext* context,
+                                                       const pb::GetDrainRequest* request,
+                                                       pb::GetDrainReply* reply) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const bool accepted =
+      applier_.Query([reactor, reply, node = request->node()](const State* state, Epoch) {
+        if (state == nullptr) return reactor->Finish(StateUnknown());
+        FillDrain(*state, node, reply);
+        reactor->Finish(grpc::Status::OK);
+      });
+  if (!accepted) FinishTooManyReads(context, reactor);
   return reactor;
 }
 

@@ -97,6 +97,12 @@ class CoordinatorService : public coordinator::Coordinator::CallbackService {
   grpc::ServerUnaryReactor* Quarantine(grpc::CallbackServerContext* context,
                                        const coordinator::QuarantineRequest* request,
                                        coordinator::QuarantineReply* reply) override;
+  grpc::ServerUnaryReactor* Drain(grpc::CallbackServerContext* context,
+                                  const coordinator::DrainRequest* request,
+                                  coordinator::DrainReply* reply) override;
+  grpc::ServerUnaryReactor* GetDrain(grpc::CallbackServerContext* context,
+                                     const coordinator::GetDrainRequest* request,
+                                     coordinator::GetDrainReply* reply) override;
 
  private:
   /// Records that a call begins. After an error the call must not be carried out.

@@ -139,6 +139,15 @@ struct JobForgotten {
   std::string job;
 };
 
+/// An operator drains a node ahead of maintenance, or ends that.
+struct DrainSet {
+  RequestId request = 0;
+  std::string node;
+  bool set = false;
+  std::string why = {};
+  bool move_runs = false;
+};
+
 /// The run that launches the job's trainers started or ended.
 struct RunStateChanged {
   std::string job;
@@ -196,10 +205,10 @@ struct Tick {
   bool resumed = false;
 };
 
-using Event =
-    std::variant<NodeAttached, NodeDetached, NodeLost, NodeReported, RankJoined, RestoreRequested,
-                 RestoreAbandoned, PinSet, RetentionSet, JobForgotten, AdoptRequested,
-                 RunStateChanged, TokenCreated, TokenUsed, IdentityRenewed, IdentityRevoked, Tick>;
+using Event = std::variant<NodeAttached, NodeDetached, NodeLost, NodeReported, RankJoined,
+                           RestoreRequested, RestoreAbandoned, PinSet, RetentionSet, JobForgotten,
+                           DrainSet, AdoptRequested, RunStateChanged, TokenCreated, TokenUsed,
+                           IdentityRenewed, IdentityRevoked, Tick>;
 
 // ---- effects ----
 
@@ -257,6 +266,20 @@ struct PutQuarantine {
 };
 
 struct EraseQuarantine {
+  std::string node;
+};
+
+struct PutDrain {
+  DrainRecord record;
+};
+
+struct EraseDrain {
+  std::string node;
+};
+
+/// Without the drained nodes, every job would keep its newest version: runs with workers on this
+/// node may leave it. Not stored; repeated with each tick while the node is drained.
+struct RunsMayLeave {
   std::string node;
 };
 
@@ -363,8 +386,9 @@ struct Finding {
 
 using Effect =
     std::variant<PutJob, EraseJob, PutLineage, EraseLineage, PutVersion, EraseVersion, PutRun,
-                 EraseRun, PutIncident, EraseIncident, PutQuarantine, EraseQuarantine, PutSuspect,
-                 EraseSuspect, PutToken, EraseToken, PutIdentity, Reply, Send, CloseAttach,
-                 NodeDeclaredLost, RunRestartCommand, Finding, Repaired>;
+                 EraseRun, PutIncident, EraseIncident, PutQuarantine, EraseQuarantine, PutDrain,
+                 EraseDrain, RunsMayLeave, PutSuspect, EraseSuspect, PutToken, EraseToken,
+                 PutIdentity, Reply, Send, CloseAttach, NodeDeclaredLost, RunRestartCommand,
+                 Finding, Repaired>;
 
 }  // namespace holdfast::coord

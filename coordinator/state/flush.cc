@@ -53,7 +53,40 @@ bool LacksPeerTier(const Job& job, const VersionState& version) {
   }
   return true;
 }
+/// Whether every rank still has the version, in memory or on disk, and no write of it has failed.
+bool CanReachDisk(const Job& job, VersionId id) {
+  const auto found = job.versions.find(id);
+  if (found == job.versions.end()) return false;
+  const VersionState& version = found->second;
+  return version.committed() && !version.committed_at(Tier::kDisk) &&
+         (version.failed_tiers & TierBit(Tier::kDisk)) == 0 &&
+         std::ranges::all_of(version.ranks, [](const RankShard& shard) {
+           return shard.IsAtTier(Tier::kMemory) || shard.IsAtTier(Tier::kDisk);
+         });
+}
 }  // namespace
+
+bool IsLeft(const ReadContext& context, const Job& job) {
+  return std::ranges::any_of(job.nodes_now, [&](NodeIndex index) {
+    const Node& node = context.cluster.nodes[index];
+    return node.attached && node.health.departing;
+  });
+}
+
+void AdvanceDeparture(const ReadContext& context, Job& job) {
+  VersionId next;
+  if (!job.released && IsLeft(context, job)) {
+    const VersionId newest = NewestCommitted(job, Tier::kMemory);
+    if (CanReachDisk(job, job.flush)) {
+      next = job.flush;
+    } else if (newest > NewestCommitted(job, Tier::kDisk) && CanReachDisk(job, newest)) {
+      next = newest;
+    }
+  }
+  if (next == job.flush) return;
+  job.flush = next;
+  job.job_state_changed = true;
+}
 
 VersionState* VersionToFlush(const ReadContext& context, Job& job) {
   const VersionId newest =

@@ -12,8 +12,19 @@
 // missing shards of the newest version from memory, as repairs, until the version is on disk and at
 // peer. Tiers that failed before are tried again. While the disks write another version, the flush
 // waits for it, but only for a limited time.
+//
+// Departure: when the agent of a node of a running job is about to end, all ranks write one version
+// to disk at once, since a version counts there only if every rank has written the same step. The
+// coordinator names the newest version that is committed in memory. It names the next one when this
+// version is on disk, or can no longer be: a rank has lost it, or its write failed.
 
 namespace holdfast::coord {
+
+/// Whether the agent of a node of the job is about to end.
+bool IsLeft(const ReadContext& context, const Job& job);
+
+/// Chooses the version that the ranks write because a node of the job leaves.
+void AdvanceDeparture(const ReadContext& context, Job& job);
 
 /// Returns the newest committed version if it is not at every tier and no newer one follows, else
 /// nullptr.

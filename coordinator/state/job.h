@@ -35,6 +35,7 @@ struct Node {
   bool no_parity = false;    // the node takes part in no parity group
   Labels labels;
   NodeHealth health;
+  std::optional<DrainRecord> drain;  // the node is drained
   /// By job, the highest incarnation in the node's inventory and reports, including jobs and
   /// incarnations that this store never had.
   std::map<std::string, Incarnation> reported;
@@ -317,6 +318,7 @@ struct Job {
   Clock::TimePoint ended_at;
   int64_t ended_wall_nanos = 0;
   VersionId wanted;  // a trainer waits until this version is at another tier
+  VersionId flush;   // every rank writes it to disk since a node leaves; incarnation 0: none
   uint64_t keep_last = 0;
   uint64_t keep_every = 0;
   Incarnation forgotten_upto;

@@ -32,6 +32,7 @@ JobState JobStateOf(const Job& job) {
   job_state.phase = job.phase;
   job_state.release = job.released;
   if (job.uid != kNoOwner) job_state.owner = job.uid;
+  job_state.flush = Named(job.flush);
   return job_state;
 }
 

@@ -115,6 +115,9 @@ Status LoadVersion(Context& context, const VersionRecord& record) {
 Status LoadRecords(Context& context, const Records& records) {
   // Request numbers of different epochs never collide.
   context.cluster.next_prepare = context.options.epoch.value << 32;
+  for (const DrainRecord& record : records.drains) {
+    context.cluster.nodes[InternNode(context, record.node)].drain = record;
+  }
   for (const JobRecord& record : records.jobs) LoadJob(context, record);
   for (const RunRecord& record : records.runs) {
     if (!HasEnded(record.phase)) context.cluster.active_runs.insert(record.spec.job);

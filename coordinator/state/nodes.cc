@@ -181,8 +181,14 @@ void OnNodeReported(Context& context, const NodeReported& event) {
   }
   node->seen = context.at.now;
   node->seen_wall_nanos = context.at.wall_nanos;
+  const bool begins_to_depart = event.health.departing && !node->health.departing;
   node->health = event.health;
   NodeIndex index = context.cluster.node_names.at(event.node);
+  if (begins_to_depart) {
+    for (auto& [name, job] : context.cluster.jobs) {
+      if (job.nodes_now.contains(index)) job.changed = job.repair_due = true;
+    }
+  }
   OnRanks(context, index, event.ranks);
   for (const RemovedReplica& removed : event.removed) OnReplicaRemoved(context, index, removed);
   OnReplicasStored(context, index, AssignLife(context, event.replicas, {}), false);

@@ -3,6 +3,8 @@
 #include <utility>
 #include <vector>
 
+#include "coordinator/state/drain.h"
+#include "coordinator/state/flush.h"
 #include "coordinator/state/forget.h"
 #include "coordinator/state/forgotten.h"
 #include "coordinator/state/invariants.h"
@@ -52,6 +54,7 @@ void AdvanceJob(Context& context, Job& job) {
                          Kv("job", job.name), Kv("tier", traits.name),
                          Kv("step", job.targets[traits.tier].step().value));
     }
+    AdvanceDeparture(context, job);
     CheckJob(context, job);
     job.changed = false;
   }
@@ -77,6 +80,7 @@ void OnTick(Context& context, const Tick& event) {
     if (forget) expired.push_back(&job);
   }
   for (Job* job : expired) ForgetJob(context, *job, nullptr);
+  AllowRunsToLeave(context);
 }
 
 void ApplyChanges(Context& context) {

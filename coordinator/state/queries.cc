@@ -159,6 +159,7 @@ std::vector<NodeStatus> NodeStatuses(const ReadContext& context) {
     status.seen_wall_nanos = node.seen_wall_nanos;
     status.peer_address = node.peer_address;
     status.labels = node.labels;
+    status.drain = node.drain;
     status.other_lives = OtherLivesOf(context, node);
     if (!node.other_agent.empty() && context.at.now - node.other_agent_seen < kOtherAgentShown) {
       status.health.warnings.push_back(fmt::format(

@@ -131,6 +131,7 @@ struct Records {
   std::vector<RunRecord> runs = {};
   std::vector<IncidentRecord> incidents = {};
   std::vector<QuarantineRecord> quarantine = {};
+  std::vector<DrainRecord> drains = {};
   std::vector<SuspectRecord> suspects = {};
   std::vector<TokenRecord> tokens = {};
   std::vector<IdentityRecord> identities = {};

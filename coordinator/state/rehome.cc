@@ -67,7 +67,7 @@ NodeIndex ChooseHome(const ReadContext& context, const Job& job, Incarnation inc
                                         return member.group == group && member.node == index;
                                       });
     if (!node.attached || node.peer_address.empty() || node.no_parity || in_group ||
-        node.health.disk_free_percent < kFreePercentMin) {
+        node.drain.has_value() || node.health.disk_free_percent < kFreePercentMin) {
       continue;
     }
     auto label = node.labels.find(context.options.peers.domain_label);
@@ -89,6 +89,16 @@ NodeIndex ChooseHome(const ReadContext& context, const Job& job, Incarnation inc
 }
 }  // namespace
 
+bool RunsOn(const Job& job, NodeIndex node) {
+  return job.phase == JobPhase::kRunning &&
+         std::ranges::find(job.rank_nodes, node) != job.rank_nodes.end();
+}
+
+NodeIndex FreeHome(const ReadContext& context, const Job& job, Incarnation incarnation,
+                   uint32_t number) {
+  return ChooseHome(context, job, incarnation, number);
+}
+
 void RehomeLost(Context& context, Job& job) {
   for (auto& [incarnation, groups] : job.group_indexes) {
     LineageRecord& lineage = job.lineages.at(incarnation);
@@ -102,19 +112,25 @@ void RehomeLost(Context& context, Job& job) {
         const Node& node = context.cluster.nodes[index];
         return !node.attached && context.at.now - node.lost_at >= context.options.rehome_after;
       };
+      const auto is_drained = [&](NodeIndex index) {
+        return context.cluster.nodes[index].drain.has_value() &&
+               (incarnation != job.incarnation || !RunsOn(job, index));
+      };
       auto original = context.cluster.node_names.find(member.node);
       const bool returned = !member.home.empty() && original != context.cluster.node_names.end() &&
-                            context.cluster.nodes[original->second].attached;
+                            context.cluster.nodes[original->second].attached &&
+                            !context.cluster.nodes[original->second].drain.has_value();
       // Only of an attached node is it known which shards it has.
       const bool empty =
           context.cluster.nodes[home].attached && !HasShardsOnDisk(job, incarnation, number);
       if (returned && (empty || away_too_long(home))) home = original->second;
-      if (away_too_long(home)) home = ChooseHome(context, job, incarnation, number);
+      const bool drained = is_drained(home);
+      if (drained || away_too_long(home)) home = ChooseHome(context, job, incarnation, number);
       if (home == kNoNode || home == place.node) continue;
       RecordFinding(
           context, job.name, home,
           UnavailableError("takes the place of node " + context.cluster.nodes[place.node].name +
-                           " in a parity group, which is away"));
+                           " in a parity group, which is " + (drained ? "drained" : "away")));
       auto domain = context.cluster.nodes[home].labels.find(context.options.peers.domain_label);
       member.domain = domain == context.cluster.nodes[home].labels.end() ? "" : domain->second;
       member.home =

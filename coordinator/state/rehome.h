@@ -8,10 +8,20 @@
 // A place is given away when its node has been away for `rehome_after`, and only in plans of
 // incarnations that have versions on disk. A node that returns gets its place back if its
 // replacement has no shards yet or has been away for `rehome_after` too.
+//
+// A drained node gives its places away at once, and takes none. It keeps the places of its running
+// ranks, since their versions count only there.
 
 namespace holdfast::coord {
 
+/// Whether ranks of the current incarnation run on the node.
+bool RunsOn(const Job& job, NodeIndex node);
+
 /// Applies the rule above to all plans of the job.
 void RehomeLost(Context& context, Job& job);
+
+/// Returns a node that could take the place of this member of the plan, or kNoNode.
+NodeIndex FreeHome(const ReadContext& context, const Job& job, Incarnation incarnation,
+                   uint32_t number);
 
 }  // namespace holdfast::coord

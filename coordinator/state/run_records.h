@@ -57,6 +57,15 @@ struct QuarantineRecord {
   bool operator==(const QuarantineRecord&) const = default;
 };
 
+/// A node that is drained ahead of maintenance.
+struct DrainRecord {
+  std::string node;
+  std::string why;
+  int64_t wall_nanos = 0;  // when the drain began
+  bool move_runs = false;  // runs restart without the node
+  bool operator==(const DrainRecord&) const = default;
+};
+
 /// A node with a GPU that needs a reset or a repair.
 struct SuspectRecord {
   std::string node;

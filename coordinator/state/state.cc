@@ -3,6 +3,7 @@
 #include <variant>
 
 #include "coordinator/state/adoption.h"
+#include "coordinator/state/drain.h"
 #include "coordinator/state/forget.h"
 #include "coordinator/state/identities.h"
 #include "coordinator/state/join.h"
@@ -32,6 +33,7 @@ struct Dispatch {
   void operator()(const PinSet& event) const { OnPinSet(context, event); }
   void operator()(const RetentionSet& event) const { OnRetentionSet(context, event); }
   void operator()(const JobForgotten& event) const { OnJobForgotten(context, event); }
+  void operator()(const DrainSet& event) const { OnDrainSet(context, event); }
   void operator()(const AdoptRequested& event) const { OnAdoptRequested(context, event); }
   void operator()(const RunStateChanged& event) const { OnRunStateChanged(context, event); }
   void operator()(const TokenCreated& event) const { OnTokenCreated(context, event); }
@@ -90,6 +92,8 @@ std::vector<IdentityRecord> State::Identities() const {
   for (const auto& [key, record] : cluster_.identities) all.push_back(record);
   return all;
 }
+
+Result<DrainStatus> State::Drain(const std::string& node) const { return DrainOf(Read(), node); }
 
 std::vector<RefusedNode> State::Refused() const { return RefusedNodes(Read()); }
 

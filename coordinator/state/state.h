@@ -48,6 +48,8 @@ class State {
   /// were lost. NotFound: no such job or node.
   Result<std::vector<NodeLossImpact>> ImpactOfLosing(const std::string& job,
                                                      const std::vector<std::string>& nodes) const;
+  /// Returns whether a node can be stopped without the loss of a version. NotFound: no such node.
+  Result<DrainStatus> Drain(const std::string& node) const;
   /// Returns the agents whose attach was refused recently.
   std::vector<RefusedNode> Refused() const;
   /// Returns the names that have certificates or are revoked, by role and name.

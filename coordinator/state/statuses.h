@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -52,6 +53,7 @@ struct NodeStatus {
   Labels labels;
   std::vector<GroupMembershipStatus> memberships;
   std::vector<OtherLifeStatus> other_lives;
+  std::optional<DrainRecord> drain;
 };
 
 /// A version on disk that lacks some of the shards that its parity groups should keep there.
@@ -137,6 +139,32 @@ struct NodeLossImpact {
   std::string why_not;  // empty if `keeps`
   VersionId fallback;   // the version that a restart would restore; incarnation 0: none
   bool stops = false;   // ranks of the job run on these nodes
+};
+
+enum class DrainState : uint8_t {
+  kSafe = 1,           // the newest version keeps all its redundancy without the nodes
+  kLessProtected = 2,  // it can be restored without them, and survives the loss of fewer nodes
+  kNotSafe = 3,        // it needs the nodes
+};
+
+/// What a job would lose without the drained nodes.
+struct DrainedJob {
+  std::string job;
+  VersionId newest;  // committed and not abandoned; incarnation 0: none
+  VersionId safe;    // newest that can be restored without the nodes; incarnation 0: none
+  DrainState state = DrainState::kSafe;
+  bool runs_here = false;  // ranks of the job run on the nodes
+  uint32_t writing = 0;    // shards that are still to be written
+  std::string why;         // empty with kSafe
+  std::string to_do;       // likewise
+};
+
+/// Whether a node can be stopped. The jobs are judged without all drained nodes.
+struct DrainStatus {
+  std::optional<DrainRecord> drain;  // empty: the node is not drained
+  bool alive = false;
+  std::vector<std::string> others;  // the other drained nodes
+  std::vector<DrainedJob> jobs;
 };
 
 }  // namespace holdfast::coord

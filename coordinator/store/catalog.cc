@@ -49,6 +49,12 @@ struct Writing {
   std::optional<Mutation> operator()(const EraseQuarantine& erase) const {
     return Mutation{QuarantineKey(erase.node), std::nullopt};
   }
+  std::optional<Mutation> operator()(const PutDrain& put) const {
+    return Mutation{DrainKey(put.record.node), EncodeDrain(put.record)};
+  }
+  std::optional<Mutation> operator()(const EraseDrain& erase) const {
+    return Mutation{DrainKey(erase.node), std::nullopt};
+  }
   std::optional<Mutation> operator()(const PutSuspect& put) const {
     return Mutation{SuspectKey(put.record.node), EncodeSuspect(put.record)};
   }
@@ -133,6 +139,7 @@ Result<Records> Catalog::Read() {
   HOLDFAST_RETURN_IF_ERROR(ReadAll(*store_, kIncidentPrefix, DecodeIncident, records.incidents));
   HOLDFAST_RETURN_IF_ERROR(
       ReadAll(*store_, kQuarantinePrefix, DecodeQuarantine, records.quarantine));
+  HOLDFAST_RETURN_IF_ERROR(ReadAll(*store_, kDrainPrefix, DecodeDrain, records.drains));
   HOLDFAST_RETURN_IF_ERROR(ReadAll(*store_, kSuspectPrefix, DecodeSuspect, records.suspects));
   HOLDFAST_RETURN_IF_ERROR(ReadAll(*store_, kTokenPrefix, DecodeToken, records.tokens));
   HOLDFAST_RETURN_IF_ERROR(ReadAll(*store_, kIdentityPrefix, DecodeIdentity, records.identities));

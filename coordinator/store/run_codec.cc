@@ -4,7 +4,7 @@
 #include "coordinator/store/record_codec.h"
 #include "coordinator/store/record_frame.h"
 
-// Runs, incidents, the quarantine and suspect nodes.
+// Runs, incidents, the quarantine, drained nodes and suspect nodes.
 
 namespace holdfast::coord {
 namespace {
@@ -21,6 +21,8 @@ std::string IncidentKey(uint64_t id) { return fmt::format("{}{:016x}", kIncident
 std::string QuarantineKey(const std::string& node) {
   return fmt::format("{}{}", kQuarantinePrefix, node);
 }
+
+std::string DrainKey(const std::string& node) { return fmt::format("{}{}", kDrainPrefix, node); }
 
 std::string SuspectKey(const std::string& node) {
   return fmt::format("{}{}", kSuspectPrefix, node);
@@ -165,6 +167,26 @@ Result<QuarantineRecord> DecodeQuarantine(std::string_view key, std::string_view
   HOLDFAST_RETURN_IF_ERROR(UnframeRecord(key, value, payload));
   record.why = payload.why();
   record.wall_nanos = payload.wall_nanos();
+  return record;
+}
+
+std::string EncodeDrain(const DrainRecord& record) {
+  metadata::Drain payload;
+  payload.set_why(record.why);
+  payload.set_wall_nanos(record.wall_nanos);
+  payload.set_move_runs(record.move_runs);
+  return FrameRecord(DrainKey(record.node), payload);
+}
+
+Result<DrainRecord> DecodeDrain(std::string_view key, std::string_view value) {
+  DrainRecord record;
+  std::string_view rest;
+  HOLDFAST_RETURN_IF_ERROR(SplitKey(key, kDrainPrefix, record.node, rest));
+  metadata::Drain payload;
+  HOLDFAST_RETURN_IF_ERROR(UnframeRecord(key, value, payload));
+  record.why = payload.why();
+  record.wall_nanos = payload.wall_nanos();
+  record.move_runs = payload.move_runs();
   return record;
 }
 

@@ -29,6 +29,11 @@ std::string Name(const coordinator::Version& version) { return ToString(FromProt
 
 void ExamineNode(const NodeStatus& node, bool any_alive, int64_t now, std::vector<Finding>& out) {
   std::string subject = "node " + node.node();
+  if (node.draining()) {
+    out.push_back({"NODE_DRAINED", HealthLevel::kWarn, subject,
+                   "it gets no workers and no parity until `holdfast drain " + node.node() +
+                       " --undo`: " + node.drain_why()});
+  }
   if (!node.alive()) {
     std::string since = node.seen_wall_nanos() > 0
                             ? "last seen " + FormatAge(now - node.seen_wall_nanos()) + " ago"
@@ -271,7 +276,7 @@ std::vector<Finding> ExamineNodes(const coordinator::GetStatusReply& status,
 
 std::string NextCommand(const std::string& code, const std::string& subject) {
   // {} is the name of the node or job.
-  constexpr std::array<std::pair<std::string_view, std::string_view>, 25> kCommands{{
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 26> kCommands{{
       {"NODE_DOWN", "holdfast advise --without {}"},
       {"DISK_FULL", "holdfast versions --sort size"},
       {"DISK_FAILED", "holdfast advise --without {}"},
@@ -296,6 +301,7 @@ std::string NextCommand(const std::string& code, const std::string& subject) {
       {"UNDER_PROTECTED", "holdfast nodes -o wide"},
       {"DISPUTED", "holdfast versions {} -o wide"},
       {"NODE_QUARANTINED", "holdfast incidents"},
+      {"NODE_DRAINED", "holdfast drain {} --check"},
       {"RUN_FAILED", "holdfast incidents --job {}"},
   }};
   const size_t space = subject.find(' ');

@@ -64,6 +64,7 @@ JobHealth HealthOf(const ClusterSnapshot& snapshot, const coordinator::JobStatus
 ///   UNDER_PROTECTED  a version on disk lacks shards that its parity groups should keep there
 ///   DISPUTED         tensor replicas differ in a version (an error if it is the newest one)
 ///   NODE_QUARANTINED a node gets no workers
+///   NODE_DRAINED     a node is drained ahead of maintenance
 ///   RUN_WAITING      a run waits for nodes
 ///   RUN_FAILED       a run has failed
 ///   NOT_PROTECTED    (kOk) no parity is kept for a job, with the reason

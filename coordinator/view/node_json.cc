@@ -35,6 +35,9 @@ Json NodeJson(const coordinator::NodeStatus& node) {
           {"peer_address", node.peer_address()},
           {"parity_bytes", node.held_parity_bytes()},
           {"labels", labels},
+          {"draining", node.draining()},
+          {"drain_why", node.drain_why()},
+          {"departing", node.departing()},
           {"seats", MembershipsJson(node)}};
 }
 

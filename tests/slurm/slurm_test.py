@@ -236,7 +236,7 @@ class LostNodes(SlurmTest):
         self.assertEqual(self.drain_hook(), (0, ""))
         c.run("scontrol", "update", "nodename=n3", "state=drain", "reason=bad fan")
         wait_until(lambda: self.drain_hook() == (0, "n3: can be taken out\n"), 20, "the hook")
-        self.assertEqual([(one["node"], one["why"]) for one in c.holdfast("quarantine")["nodes"]],
+        self.assertEqual([(one["node"], one["drain_why"]) for one in c.holdfast("nodes")["nodes"] if one["draining"]],
                          [("n3", "drained by Slurm: bad fan")])
         self.assertIn("Comment=holdfast: can be taken out\n", c.run("scontrol", "show", "node", "n3").stdout)
         # A group of three survives one node, not two.

@@ -380,6 +380,33 @@ TEST_F(SupervisorTest, ANodeThatBreaksLaunchAfterLaunchIsQuarantinedAndStaysTher
   EXPECT_TRUE(quarantine_.empty());
 }
 
+TEST_F(SupervisorTest, ADrainedNodeGetsNoWorkersAndItsRunLeavesWhenItMay) {
+  for (const char* node : {"n0", "n1"}) Attach(node);
+  Start(2);
+  ApplyDirectives();
+  Progress(Incarnation{2}, 10);
+  Observe(Tick{}, {PutDrain{{"n1", "new fan", 1, true}}});
+  EXPECT_THAT(runs_["gpt"].nodes, ElementsAre("n0", "n1"));
+  Observe(Tick{}, {RunsMayLeave{"n1"}});
+  EXPECT_EQ(Phase(), RunPhase::kRunning) << "no other node is free: the run would only stop";
+  Attach("n9");
+  Observe(Tick{}, {RunsMayLeave{"n1"}});
+  EXPECT_THAT(runs_["gpt"].nodes, ElementsAre("n0", "n9"));
+  EXPECT_EQ(runs_["gpt"].budget_used, 0U);
+  EXPECT_TRUE(incidents_.empty());
+
+  // A restarted coordinator does not place workers on the node either.
+  Records records;
+  records.drains = {{"n1", "new fan", 1, true}};
+  supervisor_ = std::make_unique<Supervisor>(options_, records, Now());
+  runs_.clear();
+  for (const char* node : {"n0", "n1"}) Attach(node);
+  Start(2);
+  EXPECT_EQ(Phase(), RunPhase::kWaiting);
+  Observe(Tick{}, {EraseDrain{"n1"}});
+  EXPECT_THAT(runs_["gpt"].nodes, ElementsAre("n0", "n1"));
+}
+
 TEST_F(SupervisorTest, AJobThatFailsBeforeItsFirstSaveStopsWithItsLastLinesAndBlamesNoNode) {
   for (const char* node : {"n0", "n1", "n2", "n3"}) Attach(node);
   Start(3);

@@ -64,5 +64,38 @@ TEST_F(FlushModule, OperatorsSeeWhatANewestVersionLacks) {
             "version 2-10 is the newest and not on disk and not at tier peer");
 }
 
+TEST_F(FlushModule, AllRanksWriteTheNewestVersionWhenANodeLeaves) {
+  AddCommitted(V(2, 10), {Tier::kMemory});
+  AdvanceDeparture(context, job());
+  EXPECT_EQ(job().flush, VersionId{});
+  cluster.nodes[1].health.departing = true;
+  AdvanceDeparture(context, job());
+  EXPECT_EQ(job().flush, V(2, 10));
+  EXPECT_TRUE(job().job_state_changed);
+  // A newer version does not replace it while it can still reach the disks: nodes that write
+  // different steps commit none.
+  VersionState& newer = AddCommitted(V(2, 11), {Tier::kMemory});
+  AdvanceDeparture(context, job());
+  EXPECT_EQ(job().flush, V(2, 10));
+  job().versions.at(V(2, 10)).RemoveReplica(Rank{0}, {0, Tier::kMemory});
+  AdvanceDeparture(context, job());
+  EXPECT_EQ(job().flush, V(2, 11));
+  newer.tiers |= TierBit(Tier::kDisk);
+  AdvanceDeparture(context, job());
+  EXPECT_EQ(job().flush, VersionId{});
+}
+
+TEST_F(FlushModule, ADepartureAsksForNothingThatCannotReachTheDisks) {
+  VersionState& version = AddCommitted(V(2, 10), {Tier::kMemory});
+  cluster.nodes[1].health.departing = true;
+  version.failed_tiers = TierBit(Tier::kDisk);
+  AdvanceDeparture(context, job());
+  EXPECT_EQ(job().flush, VersionId{});
+  version.failed_tiers = 0;
+  cluster.nodes[1].attached = false;  // the agent has ended already
+  AdvanceDeparture(context, job());
+  EXPECT_EQ(job().flush, VersionId{});
+}
+
 }  // namespace
 }  // namespace holdfast::coord

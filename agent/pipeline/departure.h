@@ -1,0 +1,54 @@
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "agent/pipeline/coordinator_link.h"
+#include "agent/pipeline/rank_registry.h"
+#include "base/clock.h"
+
+namespace holdfast::agent {
+
+/// What a departure reached for a job.
+struct DepartedJob {
+  VersionId goal;    // newest version in memory when the agent announced its departure; 0-0: none
+  VersionId memory;  // newest committed in memory
+  VersionId disk;    // newest committed on disk
+  VersionId shared;  // newest committed at tier remote
+  bool reached() const { return disk >= goal; }
+};
+
+/// The last work of an agent before it ends: brings the newest version of each job to the disks.
+///
+/// Saves that have begun are sealed first. Then the agent announces its departure, and the
+/// coordinator names one version that all ranks of the job write (JobState::flush). The departure
+/// is over when that version is committed on disk, and this node's copies to shared tiers have
+/// ended. A departure does not wait for what cannot succeed: it ends when nothing has changed for a
+/// second and no version is being written, or when several versions could not be written. Without a
+/// coordinator, only this node's own writes count.
+class Departure {
+ public:
+  struct Parts {
+    RankRegistry& ranks;
+    CoordinatorLink& link;
+    Clock& clock;
+    bool shared_tiers = false;               // the node reaches a shared tier
+    std::function<bool()> copies = {};       // whether the node copies shards there now
+    std::function<bool()> interrupted = {};  // whether the agent must end at once
+  };
+  explicit Departure(Parts parts) : parts_(std::move(parts)) {}
+
+  /// Blocks for at most `grace_ms`. Returns what was reached, by job.
+  std::map<std::string, DepartedJob> Run(int64_t grace_ms);
+
+ private:
+  void AwaitSaves(Clock::TimePoint deadline);
+  bool Pause(Clock::TimePoint deadline);
+
+  const Parts parts_;
+};
+
+}  // namespace holdfast::agent

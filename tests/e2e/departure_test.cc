@@ -1,0 +1,197 @@
+// Planned departures of a node: the agent's grace at SIGTERM, and `holdfast drain`.
+
+#include <fmt/format.h>
+
+#include <csignal>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "testing/cluster/observer.h"
+#include "testing/cluster/training.h"
+#include "tests/e2e/protected_cluster.h"
+
+namespace holdfast::local {
+namespace {
+using std::chrono::milliseconds;
+using ::testing::HasSubstr;
+
+constexpr milliseconds kTimeout(120'000);
+
+/// HOLDFAST_PHASES: how often the node of a job departs.
+int Phases() {
+  const char* value = std::getenv("HOLDFAST_PHASES");
+  return value == nullptr ? 3 : std::stoi(value);
+}
+
+class GraceTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    options_.root = MakeTempDir("hfg").value();
+    options_.nodes = 4;
+    options_.arena_bytes = 64ULL << 20;
+    options_.disk_every = 1'000'000;  // so that only departures write versions to disk
+    cluster_.emplace(options_);
+    const Status started = cluster_->Start();
+    ASSERT_TRUE(started.ok()) << started.ToString();
+  }
+  void TearDown() override {
+    cluster_.reset();
+    if (HasFailure() && std::getenv("HOLDFAST_KEEP") != nullptr) return;
+    std::error_code ignored;
+    std::filesystem::remove_all(options_.root, ignored);
+  }
+  /// Starts all servers again after a loss of all memory.
+  void StartAgain() {
+    ASSERT_TRUE(cluster_->StartCoordinator().ok());
+    for (int node = 0; node < options_.nodes; ++node) {
+      ASSERT_TRUE(cluster_->StartAgent(node).ok());
+    }
+    for (int node = 0; node < options_.nodes; ++node) {
+      ASSERT_TRUE(cluster_->AwaitAgent(node).ok());
+    }
+  }
+
+  ClusterOptions options_;
+  std::optional<Cluster> cluster_;
+};
+
+TEST_F(GraceTest, ANodeThatIsStoppedAtAnyTimeLosesAtMostOneStep) {
+  constexpr uint64_t kStepMs = 30;
+  TrainingOptions training;
+  training.steps = 20 * static_cast<uint64_t>(Phases()) + 20;
+  training.step_sleep_ms = kStepMs;
+  Training job(&*cluster_, training);
+  ASSERT_TRUE(job.Start().ok());
+  const unsigned seed = std::random_device()();
+  std::mt19937 random(seed);
+  std::string table = fmt::format("seed {}\n", seed);
+  uint64_t restored = 0;
+  for (int phase = 0; phase < Phases(); ++phase) {
+    ASSERT_TRUE(job.AwaitStep(restored + 6, kTimeout)) << table << job.LogTail();
+    const int node = static_cast<int>(random() % 4);
+    const auto delay = milliseconds(random() % (4 * kStepMs));
+    std::this_thread::sleep_for(delay);
+    const auto begun = std::chrono::steady_clock::now();
+    job.rank(node).Signal(SIGTERM);
+    cluster_->agent(node).Signal(SIGTERM);
+    const auto ended = cluster_->agent(node).WaitFor(kTimeout);
+    ASSERT_TRUE(ended.has_value()) << "the agent does not end";
+    EXPECT_EQ(*ended, 0);
+    const auto took = std::chrono::duration_cast<milliseconds>(
+        std::chrono::steady_clock::now() - begun);
+    const uint64_t newest = job.newest_step();
+    // The memory of all nodes is lost, so that only the disks have a version.
+    job.KillAll();
+    cluster_->KillEverything();
+    ASSERT_NO_FATAL_FAILURE(StartAgain());
+    ASSERT_TRUE(job.Start().ok());
+    ASSERT_TRUE(WaitUntil([&] { return job.restored().size() == 4; }, kTimeout)) << job.LogTail();
+    restored = job.restored()[0].step;
+    table +=
+        fmt::format("phase {:2}: n{} after {:3} ms: step {:3}, restored {:3}, lost {}, {} ms\n",
+                         phase, node, delay.count(), newest, restored, newest - restored,
+                         took.count());
+    EXPECT_LE(newest, restored + 1) << table << ReadAll(cluster_->AgentLog(node));
+    EXPECT_LT(took, milliseconds(10'000)) << table;
+  }
+  if (const char* file = std::getenv("HOLDFAST_PHASES_TABLE")) {
+    std::ofstream(file, std::ios::app) << table;
+  }
+  const Status finished = job.AwaitFinish(kTimeout);
+  ASSERT_TRUE(finished.ok()) << finished.ToString() << job.LogTail();
+  training.step_sleep_ms = 0;
+  const auto expected = UninterruptedParameters(training, kTimeout);
+  const auto parameters = job.FinalParameters();
+  ASSERT_TRUE(expected.has_value() && parameters.has_value());
+  EXPECT_TRUE(*parameters == *expected) << "the parameters differ\n" << table;
+}
+
+TEST_F(GraceTest, AnAgentWaitsNeitherForAMissingCoordinatorNorAfterASecondSignal) {
+  TrainingOptions training;
+  training.steps = 1'000;
+  training.step_sleep_ms = 20;
+  Training job(&*cluster_, training);
+  ASSERT_TRUE(job.Start().ok());
+  ASSERT_TRUE(job.AwaitStep(5, kTimeout)) << job.LogTail();
+  const auto stop = [&](int node, bool twice) {
+    const auto begun = std::chrono::steady_clock::now();
+    cluster_->agent(node).Signal(SIGTERM);
+    if (twice) cluster_->agent(node).Signal(SIGTERM);
+    EXPECT_TRUE(cluster_->agent(node).WaitFor(kTimeout).has_value());
+    return std::chrono::steady_clock::now() - begun;
+  };
+  EXPECT_LT(stop(3, /*twice=*/false), milliseconds(10'000));
+  EXPECT_THAT(ReadAll(cluster_->AgentLog(3)), HasSubstr("Departed"));
+  cluster_->coordinator().Kill();
+  job.KillAll();
+  EXPECT_LT(stop(0, /*twice=*/false), milliseconds(10'000));
+  EXPECT_LT(stop(1, /*twice=*/true), milliseconds(3'000));
+}
+
+class DrainTest : public ProtectedCluster {
+ protected:
+  /// Four nodes: ranks run on the first three, and n3 is free.
+  void StartThreeOfFour(int disk_every) {
+    options_.disk_every = disk_every;
+    words_ = 200'000;
+    ASSERT_NO_FATAL_FAILURE(Start(3, 1, /*spares=*/1));
+    ASSERT_TRUE(cluster_->StartAgent(3).ok());
+    AwaitAgent(3);
+  }
+  Cluster::CliResult Cli(const std::vector<std::string>& arguments) {
+    auto result = cluster_->Cli(arguments, kTimeout);
+    return result ? *result : Cluster::CliResult{-1, "", result.error().ToString()};
+  }
+};
+
+TEST_F(DrainTest, AFinishedJobSurvivesADrainedNodeAndOneMore) {
+  ASSERT_NO_FATAL_FAILURE(StartThreeOfFour(1));
+  const VersionId promised = SaveUntilProtected();
+  job_->Close();
+  EXPECT_EQ(Cli({"drain", "n9"}).exit_code, 4);
+  const Cluster::CliResult drained = Cli({"drain", "n1", "--wait", "60s", "--why", "new fan"});
+  ASSERT_EQ(drained.exit_code, 0) << drained.out << drained.errors << Evidence();
+  EXPECT_THAT(drained.out, HasSubstr("\nsafe to stop n1")) << drained.out;
+  EXPECT_THAT(Cli({"status"}).out, HasSubstr("NODE_DRAINED"));
+  // The drain outlives the coordinator.
+  cluster_->coordinator().Kill();
+  ASSERT_TRUE(cluster_->StartCoordinator().ok());
+  for (int node = 0; node < 4; ++node) AwaitAgent(node);
+  constexpr int kUnreachable = 5;
+  ASSERT_TRUE(WaitUntil([&] { return Cli({"status"}).exit_code != kUnreachable; }, kTimeout));
+  const Cluster::CliResult again = Cli({"drain", "n1", "--check", "--wait", "60s", "-o", "json"});
+  EXPECT_EQ(again.exit_code, 0) << again.out << again.errors;
+  const auto document = nlohmann::json::parse(again.out, nullptr, false);
+  ASSERT_TRUE(document.is_object()) << again.out;
+  EXPECT_EQ(document["draining"], true);
+  EXPECT_EQ(document["why"], "new fan");
+  EXPECT_EQ(document["safe_to_stop"], true);
+  EXPECT_THAT(Cli({"audit"}).out, HasSubstr("Drain"));
+
+  // All redundancy is left: another node may be lost with it.
+  cluster_->DestroyNode(1);
+  cluster_->DestroyNode(0);
+  ASSERT_TRUE(cluster_->StartAgent(0).ok());
+  AwaitAgent(0);
+  ExpectBack(promised, {}, {0, 3, 2});
+  EXPECT_EQ(Cli({"drain", "n1", "--undo"}).exit_code, 0);
+  EXPECT_THAT(Cli({"status"}).out, ::testing::Not(HasSubstr("NODE_DRAINED")));
+}
+
+TEST_F(DrainTest, ARunningJobKeepsItsNewestVersionWithoutTheDrainedNode) {
+  ASSERT_NO_FATAL_FAILURE(StartThreeOfFour(1'000'000));
+  SaveUntilProtected();
+  const Cluster::CliResult strict = Cli({"drain", "n1"});
+  EXPECT_EQ(strict.exit_code, 2) << strict.out;
+  EXPECT_THAT(strict.out, HasSubstr("run the job on other nodes"));
+  EXPECT_THAT(strict.out, HasSubstr("not safe to stop n1"));
+  const VersionId promised = SaveUntilProtected(job_->Newest(v1::Tier::kPeer));
+  const Cluster::CliResult drained = Cli({"drain", "n1", "--accept-less", "--wait", "60s"});
+  ASSERT_EQ(drained.exit_code, 0) << drained.out << drained.errors << Evidence();
+  EXPECT_THAT(drained.out, HasSubstr("its ranks run on the node"));
+  cluster_->DestroyNode(1);
+  ExpectBack(promised, {}, {0, 3, 2});
+}
+
+}  // namespace
+}  // namespace holdfast::local
