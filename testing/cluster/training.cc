@@ -34,7 +34,7 @@ Status Training::Start(const std::string& crash, int crash_rank) {
   unread_.assign(options_.world, "");
   offsets_.assign(options_.world, 0);
   restored_.assign(options_.world, std::nullopt);
-  newest_step_ = 0;
+  newest_steps_.assign(static_cast<size_t>(options_.world), 0);
   step_ms_.clear();
   std::string run_id = "start-" + std::to_string(start_count_) + "-" + RandomHex(4);
   std::string rendezvous = dir_ + "/rendezvous-" + run_id;
@@ -103,7 +103,8 @@ void Training::Poll() {
             Restored{rank, event.value("step", uint64_t{0}), event.value("tier", "none")};
       } else if (kind == "step") {
         uint64_t step = event.value("step", uint64_t{0});
-        newest_step_ = std::max(newest_step_, step);
+        uint64_t& newest = newest_steps_[static_cast<size_t>(rank)];
+        newest = std::max(newest, step);
         losses_[step] = event.value("loss", 0.0);
         if (rank == 0) step_ms_.push_back(event.value("ms", 0.0));
       }
@@ -113,7 +114,12 @@ void Training::Poll() {
 
 uint64_t Training::newest_step() {
   Poll();
-  return newest_step_;
+  return newest_steps_.empty() ? 0 : *std::ranges::max_element(newest_steps_);
+}
+
+uint64_t Training::newest_step_of(int rank) {
+  Poll();
+  return newest_steps_.at(static_cast<size_t>(rank));
 }
 
 const std::map<uint64_t, double>& Training::losses() {

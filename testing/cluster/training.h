@@ -49,6 +49,8 @@ class Training {
   /// Returns the highest step that any rank of the current start has finished; steps count from 1,
   /// 0 before the first.
   uint64_t newest_step();
+  /// The same for one rank.
+  uint64_t newest_step_of(int rank);
   /// Waits for `step`. Returns false when the timeout expired or a trainer ended before that step.
   bool AwaitStep(uint64_t step, std::chrono::milliseconds timeout);
   /// Waits until a rank has ended. Returns false when none did.
@@ -88,7 +90,7 @@ class Training {
   std::vector<std::string> unread_;
   std::vector<uint64_t> offsets_;
   std::vector<std::optional<Restored>> restored_;
-  uint64_t newest_step_ = 0;
+  std::vector<uint64_t> newest_steps_;  // by rank
   std::vector<double> step_ms_;
 };
 

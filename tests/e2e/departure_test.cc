@@ -80,6 +80,7 @@ TEST_F(GraceTest, ANodeThatIsStoppedAtAnyTimeLosesAtMostOneStep) {
     const auto took = std::chrono::duration_cast<milliseconds>(
         std::chrono::steady_clock::now() - begun);
     const uint64_t newest = job.newest_step();
+    const uint64_t own = job.newest_step_of(node);
     // The memory of all nodes is lost, so that only the disks have a version.
     job.KillAll();
     cluster_->KillEverything();
@@ -87,11 +88,15 @@ TEST_F(GraceTest, ANodeThatIsStoppedAtAnyTimeLosesAtMostOneStep) {
     ASSERT_TRUE(job.Start().ok());
     ASSERT_TRUE(WaitUntil([&] { return job.restored().size() == 4; }, kTimeout)) << job.LogTail();
     restored = job.restored()[0].step;
-    table +=
-        fmt::format("phase {:2}: n{} after {:3} ms: step {:3}, restored {:3}, lost {}, {} ms\n",
-                         phase, node, delay.count(), newest, restored, newest - restored,
-                         took.count());
-    EXPECT_LE(newest, restored + 1) << table << ReadAll(cluster_->AgentLog(node));
+    // What the rank of the node had finished: until its copy of a step has ended, the trainer may
+    // take part in the next step, but not finish it.
+    const auto lost = static_cast<int64_t>(own) - static_cast<int64_t>(restored);
+    table += fmt::format(
+        "phase {:2}: n{} after {:3} ms: step {:3} (any rank: {:3}), restored {:3}, lost {:2}, "
+        "{} ms\n",
+        phase, node, delay.count(), own, newest, restored, lost, took.count());
+    EXPECT_LE(lost, 1) << table << ReadAll(cluster_->AgentLog(node));
+    EXPECT_LE(newest, restored + 2) << table;
     EXPECT_LT(took, milliseconds(10'000)) << table;
   }
   if (const char* file = std::getenv("HOLDFAST_PHASES_TABLE")) {
