@@ -289,8 +289,8 @@ Result<std::vector<BenchResult>> RunPlan(const BenchOptions& options) {
          .note = fmt::format(
              "the root, {} → {} ranks: makes the index of 8 ranks in {:.0f} ms, joins those of "
              "{} nodes in {:.0f} ms ({:.1f} MiB received, {:.0f} MiB of memory), plans for 8 ranks "
-             "in {:.0f} ms ({:.0f} MiB); the index, all that other nodes receive, has {:.2f} MiB; ÷ "
-             "the goal of 2 s, or memory ÷ 1 GiB if that is worse",
+             "in {:.0f} ms ({:.0f} MiB); the index, all that other nodes receive, has {:.2f} MiB; "
+             "÷ the goal of 2 s, or memory ÷ 1 GiB if that is worse",
              world, world / 2, found.own.seconds * 1e3, world / kRanksPerNode,
              found.join.seconds * 1e3,
              static_cast<double>(found.join.bytes) / kMiB,

@@ -20,7 +20,8 @@ std::vector<std::byte> BytesOf(const void* data, size_t bytes) {
 const std::map<uint32_t, size_t>& SizesOfTypes() {
   static const std::map<uint32_t, size_t> sizes = {
       {1, 304}, {2, 48}, {3, 32},  {4, 32},  {5, 40},   {6, 32},    {7, 16},
-      {8, 40},  {9, 48}, {10, 24}, {11, 32}, {32, 200}, {33, 1080}, {34, 1072}};
+      {8, 40},  {9, 48}, {10, 24}, {11, 32}, {12, 40},  {13, 24},
+      {32, 200}, {33, 1080}, {34, 1072}};
   return sizes;
 }
 
