@@ -191,6 +191,20 @@ TEST(VersionIndex, FindsNamesAndNoOthers) {
   }
 }
 
+/// A shard may have a tensor that another rank named, as after an import.
+TEST(VersionIndex, ANameWithTheMarkOfAnotherRankIsAPlainName) {
+  const std::vector<Shard> shards = {
+      MakeShard(0, 2, {Slice("x@rank1", {2}, {0}, {2}), Slice("y@rank0", {2}, {0}, {2})}),
+      MakeShard(1, 2, {Slice("y@rank1", {2}, {0}, {2})})};
+  Bytes bytes(IndexOf(shards, 2));
+  const VersionIndex index = bytes.Open();
+  ASSERT_NO_FATAL_FAILURE(ExpectDescribes(index, shards));
+  EXPECT_FALSE(index.Find("x@rank1").value().only.has_value());
+  EXPECT_EQ(index.Find("x@rank1").value().uses.size(), 1U);
+  EXPECT_TRUE(index.Find("x@rank0").value().uses.empty());
+  EXPECT_EQ(index.Find("y@rank1").value().only, Rank{1});
+}
+
 TEST(VersionIndex, OverlapsAreThoseOfAllBoxes) {
   Random random(11);
   const std::vector<Shard> shards = SomeWorld(16);
