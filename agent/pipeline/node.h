@@ -24,7 +24,7 @@ struct NodeOptions {
   int64_t peer_build_timeout_ms = 30'000;
   std::string trainers_file;  // see trainer_record.h; empty: none
   int64_t hello_timeout_ms = 5'000;
-  SessionLimits sessions;
+  SessionLimits sessions = {};
   ScrubOptions scrub;
   PerTier<TierStore*> shared_tiers = {};  // nullptr: the node does not reach the tier
   uint32_t copies_at_once = 1;            // shards that are copied to shared tiers at the same time
