@@ -52,7 +52,7 @@ class ServiceTest : public ::testing::Test {
   }
   void Stop() {
     stub_.reset();
-    server_->Shutdown();
+    server_->Shutdown(gpr_inf_past(GPR_CLOCK_REALTIME));
     server_.reset();
   }
   InjectRequest Good(const std::string& kind) const {
