@@ -103,7 +103,7 @@ TEST(CommandLineTest, BashCompletionIsValidBash) {
   WriteText(folder / "script", test);
   std::string command = "bash " + (folder / "script") + " > " + (folder / "out") + " 2>&1";
   ASSERT_EQ(::system(command.c_str()), 0) << ReadText(folder / "out");
-  EXPECT_EQ(ReadText(folder / "out"), "restore retain\n--dry-run\n");
+  EXPECT_EQ(ReadText(folder / "out"), "restore retain revoke\n--dry-run\n");
 }
 
 TEST(CommandLineTest, ZshCompletionDescribesCommandsAndOptions) {

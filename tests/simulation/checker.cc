@@ -35,7 +35,11 @@ void Checker::OnVersion(const coord::Mutation& mutation) {
   const uint32_t before = view.tiers[record->version];
   if (record->phase == coord::Phase::kRemoving) {
     const auto required = Required(view);
-    if (required && record->version == *required && before != 0) {
+    // A newer version that was restored replaces the required one, also one that the store knew
+    // only from an older copy of itself.
+    const bool replaced = required && view.decided && *view.decided > *required &&
+                          view.tiers[*view.decided] != 0;
+    if (required && record->version == *required && before != 0 && !replaced) {
       Fail(fmt::format("{} of {} is removed although it is the newest that a restore can use",
                        ToString(record->version), record->job));
     }
@@ -131,6 +135,7 @@ void Checker::OnDecision(const std::string& job, JobView& view, std::optional<Ve
     Fail(fmt::format("{}: incarnation {} restores {}, which is not committed", job,
                      view.incarnation.value, ToString(*version)));
   }
+  view.decided = version;
   // Newer versions of earlier incarnations are abandoned now. A stored lineage may be written
   // again later, when its own versions exist.
   std::erase_if(view.newest, [&](const auto& entry) {

@@ -90,6 +90,7 @@ class Checker {
     std::map<uint64_t, Restored> restored;  // by run
     std::map<uint64_t, Incarnation> runs;
     std::map<Incarnation, uint32_t> parity;
+    std::optional<VersionId> decided;  // the version that the newest incarnation restores
     Incarnation incarnation;
   };
 

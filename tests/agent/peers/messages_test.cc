@@ -88,8 +88,8 @@ TEST(MessagesTest, RequestsThatNoNodeMaySendAreRefused) {
   };
   EXPECT_THAT(refused([](PeerRequest& r) { r.job = "../x"; }), HasSubstr("job"));
   EXPECT_THAT(refused([](PeerRequest& r) { r.job = ""; }), HasSubstr("empty"));
-  EXPECT_THAT(refused([](PeerRequest& r) { r.kind = static_cast<PeerRequestKind>(6); }),
-              HasSubstr("kind 6"));
+  EXPECT_THAT(refused([](PeerRequest& r) { r.kind = static_cast<PeerRequestKind>(7); }),
+              HasSubstr("kind 7"));
   EXPECT_THAT(refused([](PeerRequest& r) { r.kind = static_cast<PeerRequestKind>(0); }),
               HasSubstr("kind 0"));
   EXPECT_THAT(refused([](PeerRequest& r) { r.version.incarnation.value = 0; }),
