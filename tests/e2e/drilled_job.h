@@ -64,32 +64,29 @@ class DrilledJob : public ::testing::Test {
     ASSERT_TRUE(WaitUntil([&] { return NodesUp() == nodes + spares; }, kDrillTimeout));
     world_ = nodes * ranks_per_node;
     steps_ = steps;
-    const auto ran = Cli({"run",
-                          "--job",
-                          "lm",
-                          "--detach",
-                          "--grace",
-                          "2s",
-                          "--nnodes",
-                          std::to_string(nodes),
-                          "--nproc-per-node",
-                          std::to_string(ranks_per_node),
-                          "--spares",
-                          std::to_string(spares),
-                          "--max-restarts",
-                          "100",
-                          "--",
-                          BinaryDir() + "/holdfast-charlm",
-                          "--rendezvous",
-                          root_ + "/meet",
-                          "--steps",
-                          std::to_string(steps),
-                          "--step-sleep-ms",
-                          std::to_string(sleep_ms),
-                          "--final",
-                          root_ + "/final",
-                          "--params",
-                          std::to_string(params_)});
+    std::vector<std::string> run = {"run", "--job", "lm", "--detach", "--grace", "2s"};
+    run.insert(run.end(), run_options_.begin(), run_options_.end());
+    run.insert(run.end(), {"--nnodes",
+                           std::to_string(nodes),
+                           "--nproc-per-node",
+                           std::to_string(ranks_per_node),
+                           "--spares",
+                           std::to_string(spares),
+                           "--max-restarts",
+                           "100",
+                           "--",
+                           BinaryDir() + "/holdfast-charlm",
+                           "--rendezvous",
+                           root_ + "/meet",
+                           "--steps",
+                           std::to_string(steps),
+                           "--step-sleep-ms",
+                           std::to_string(sleep_ms),
+                           "--final",
+                           root_ + "/final",
+                           "--params",
+                           std::to_string(params_)});
+    const auto ran = Cli(run);
     ASSERT_EQ(ran.exit_code, 0) << ran.errors;
     ASSERT_TRUE(WaitUntil([&] { return NewestStep() >= 10; }, kDrillTimeout));
   }
@@ -260,6 +257,7 @@ class DrilledJob : public ::testing::Test {
   int world_ = 0;
   uint64_t steps_ = 0;
   uint64_t params_ = TrainingOptions().params;
+  std::vector<std::string> run_options_;  // further options of `holdfast run`
   nlohmann::json reports_;
   nlohmann::json report_;
 };

@@ -53,6 +53,9 @@ class LinkDrillTest : public DrilledJob {
       options_.injector_settings.push_back(setting);
     }
     options_.cli_options = {"--tls-ca", files.ca, "--tls-cert", files.cert, "--tls-key", files.key};
+    // These certificates name no user.
+    options_.coordinator_settings.push_back("access.run_as_users=[\"root\"]");
+    run_options_ = {"--user", "root"};
     options_.endpoint = Lan::Address(kOperator) + ":7070";
     options_.coordinator_command = lan_.CommandAt(kOperator);
     options_.cli_command = lan_.CommandAt(kOperator);

@@ -314,7 +314,7 @@ class Scripts(SlurmTest):
 
     def test_a_job_that_starts_while_the_agent_is_about_to_stop_keeps_it(self):
         c = self.cluster
-        c.configure_holdfast("127.0.0.1:1")  # agents start without a coordinator
+        c.configure_holdfast(f"unix:{c.root}/absent.sock")  # agents start without a coordinator
         self.assertEqual(self.script("prolog.sh", "1").wait(60), 0)
         agent = c.agent_pid("n1")
         self.assertIsNotNone(agent)
