@@ -39,24 +39,39 @@ bool ToNumber(const std::optional<std::string>& text, uint32_t* number) {
   return error == std::errc() && end == text->data() + text->size();
 }
 
+/// Returns the first entry of a directory that a volume did not make, or the marker's name if the
+/// directory has a marker; empty if there is neither.
+Result<std::string> FirstEntry(Directory& dir) {
+  HOLDFAST_ASSIGN_OR_RETURN(auto entries, dir.List("."));
+  std::string first;
+  for (const DirectoryEntry& entry : entries) {
+    if (entry.name == kMarkerName) return entry.name;
+    const bool ours = entry.name == kLostAndFoundName || IsRootTemporary(entry.name);
+    if (!ours && first.empty()) first = entry.name;
+  }
+  return first;
+}
+
 /// Reads the marker of one directory; nothing when the directory is empty.
 Result<std::optional<VolumeMarker>> ReadMarker(Directory& dir) {
-  auto text = dir.ReadSmallFile(std::string(kMarkerName), kMarkerBytesMax);
-  if (text) {
-    HOLDFAST_ASSIGN_OR_RETURN(VolumeMarker marker,
-                              ParseMarker(*text, dir.path() + "/" + std::string(kMarkerName)));
-    return std::optional(marker);
+  std::string entry;
+  // A shared directory gets its marker from the first of several nodes. A marker that appears after
+  // the first read is read again.
+  for (int tries = 0; tries < 2 && (tries == 0 || entry == kMarkerName); ++tries) {
+    auto text = dir.ReadSmallFile(std::string(kMarkerName), kMarkerBytesMax);
+    if (text) {
+      HOLDFAST_ASSIGN_OR_RETURN(VolumeMarker marker,
+                                ParseMarker(*text, dir.path() + "/" + std::string(kMarkerName)));
+      return std::optional(marker);
+    }
+    if (text.error().code() != ErrorCode::kNotFound) return Fail(text.error());
+    HOLDFAST_ASSIGN_OR_RETURN(entry, FirstEntry(dir));
+    if (entry.empty()) return std::optional<VolumeMarker>();
   }
-  if (text.error().code() != ErrorCode::kNotFound) return Fail(text.error());
-  HOLDFAST_ASSIGN_OR_RETURN(auto entries, dir.List("."));
-  for (const DirectoryEntry& entry : entries) {
-    if (entry.name == kLostAndFoundName || IsRootTemporary(entry.name)) continue;
-    return Fail(FailedPreconditionError(fmt::format(
-        "data directory {} is not empty (it contains '{}') and does not belong to Holdfast: it has "
-        "no file {}. Choose an empty directory, or move its contents away",
-        dir.path(), entry.name, kMarkerName)));
-  }
-  return std::optional<VolumeMarker>();
+  return Fail(FailedPreconditionError(fmt::format(
+      "data directory {} is not empty (it contains '{}') and does not belong to Holdfast: it has "
+      "no file {}. Choose an empty directory, or move its contents away",
+      dir.path(), entry, kMarkerName)));
 }
 
 Status WriteMarker(Directory& dir, const VolumeMarker& marker) {
