@@ -170,8 +170,9 @@ TEST_F(EtcdFaultsTest, CancelledAndCompactedWatchesDelayNoTakeover) {
   auto old = Lead("a:1");
   auto next = Join("b:1");
   ASSERT_TRUE(WaitUntil([&] { return next->leader() == "a:1"; }));
+  // The current watch, unless there is none at the moment, and three more.
   sim_.CancelWatches(3);
-  ASSERT_TRUE(WaitUntil([&] { return sim_.watches_cancelled() >= 4; }));
+  ASSERT_TRUE(WaitUntil([&] { return sim_.watches_cancelled() >= 3; }));
   sim_.Compact();
   EXPECT_FALSE(next->leads());
   const auto begin = steady_clock::now();
