@@ -126,8 +126,8 @@ class DrilledJob : public ::testing::Test {
     std::printf("%s\n", answer.dump(1).c_str());
   }
 
-  /// Interrupts a drill once `begun` returns true. The command must exit with 130; with 1, too, if
-  /// `begun` makes the fault fail, which the command may report before it is interrupted.
+  /// Interrupts a drill once `begun` returns true. The command must exit with 130; with 1 or 5 as
+  /// well if `begun` makes the fault fail, which the command may report before it is interrupted.
   void InterruptDrill(std::vector<std::string> arguments, const std::function<bool()>& begun,
                       bool fault_fails = false) {
     ProcessOptions command;
@@ -141,7 +141,9 @@ class DrilledJob : public ::testing::Test {
     drill->Signal(SIGINT);
     ASSERT_TRUE(drill->WaitFor(kDrillTimeout).has_value());
     const int code = drill->exit_code().value_or(-1);
-    EXPECT_TRUE(code == 130 || (fault_fails && code == 1)) << code << ReadAll(command.log_path);
+    // 5: the fault injector is not reached.
+    const bool failed = fault_fails && (code == 1 || code == 5);
+    EXPECT_TRUE(code == 130 || failed) << code << ReadAll(command.log_path);
   }
 
   /// Waits for the end of the job. The final parameters must equal those of an uninterrupted run.
