@@ -30,7 +30,7 @@ CoreSettings KeepMemoryOutOfCores() {
   std::array<char, 32> text{};
   const ssize_t got = ::read(file.get(), text.data(), text.size());
   if (got > 0) before.filter = "0x" + std::string(text.data(), static_cast<size_t>(got));
-  // A program that the kernel passes core dumps to gets them whatever the limit is.
+  // The limit does not apply to a program to which the kernel passes core dumps.
   WriteFilter("0x0");
   return before;
 }

@@ -90,8 +90,8 @@ void AgentConfig::Bind(ConfigSchema& schema) {
   schema.Add("scrub.pause_ms", &scrub_pause_ms,
              "Pause between two such passes and before the first.", 10, 604'800'000);
   schema.Add("limits.sessions_per_user", &sessions_per_user,
-             "Trainers of one user that can be connected. Root and this agent's user have no limit "
-             "of their own.",
+             "Trainers of one user that can be connected. Root and this agent's user have no "
+             "separate limit.",
              1, 896);
   schema.Add("limits.silent_per_user", &silent_per_user,
              "Connections of one user that have not sent a Hello; the oldest is closed for a new "

@@ -14,7 +14,7 @@ namespace holdfast::agent {
 /// Bytes of an index that several readers share.
 using IndexBytes = std::shared_ptr<const std::string>;
 
-/// The indexes that this node serves to its peers: that of its own shards, which is made once for
+/// The indexes that this node serves to its peers: the index of its shards, which is made once for
 /// all peers, and that of the complete version, which this node also needs for itself or makes for
 /// them. Thread-safe.
 class NodeIndexes {

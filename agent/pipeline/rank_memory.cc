@@ -73,7 +73,7 @@ Result<RankLease> RankMemory::ReserveInTurn(const SegmentOwner& owner, uint32_t 
   const int tries_max = IsParity(owner.rank) ? 1 : kReleaseTries;
   for (int tries = 0; full() && tries < tries_max; ++tries) {
     if (tries > 0) {
-      // Ended jobs bring their newest version to disk, and then release their memory by themselves.
+      // Ended jobs bring their newest version to disk, and then release their memory.
       reserved_.WaitFor(mutex_, kReleaseInterval);
       segment = FromArena(owner, slots, slot_bytes);
     }

@@ -32,7 +32,7 @@ Message Decode(std::span<const std::byte> packet) {
   return message;
 }
 
-/// Root and the user of the agent: they have no limit of their own.
+/// Root and the user of the agent: they have no separate limit.
 bool IsTrusted(uid_t uid) { return uid == 0 || uid == ::geteuid(); }
 
 }  // namespace

@@ -19,10 +19,10 @@ namespace holdfast::agent {
 /// Keeps what the agent needs to check certificates: the revoked names and, with `renew`, its own
 /// certificate and the accepted authorities. One thread follows the coordinator's stream of
 /// changes. The other one renews the certificate after two thirds of its time, or when another
-/// authority issues. Servers and channels read the files again by themselves. Thread-safe.
+/// authority issues. Servers and channels read changed files again. Thread-safe.
 class CertificateKeeper {
  public:
-  /// `revoked` and `clock` outlive the keeper. `coordinators` has connections of its own.
+  /// `revoked` and `clock` outlive the keeper. `coordinators` has separate connections.
   CertificateKeeper(const coord::TlsFiles& tls, bool renew,
                     std::unique_ptr<coord::LeaderChannel> coordinators,
                     certificates::RevokedNames& revoked, Clock& clock);

@@ -22,7 +22,7 @@ bool DueForRenewal(const Certificate& certificate, int64_t now);
 
 /// Reads the certificate of this machine.
 Result<Certificate> ReadIdentity(const IdentityFiles& files);
-/// Returns the key for the next certificate: a new one, or the one in the file of its own.
+/// Returns the key for the next certificate: a new one, or the one in its separate file.
 Result<PrivateKey> NextKey(const IdentityFiles& files);
 /// Replaces the certificate, and the key if both are one file. Durable when this returns. The files
 /// keep their owner. `certificate_pem` may have further certificates of the chain.

@@ -15,7 +15,7 @@
 namespace holdfast::coord {
 
 /// A gRPC service whose every method is checked against AccessRules() before its handler runs. A
-/// caller that is only a user may use jobs of its own. A refused call ends
+/// caller that is only a user may use only its own jobs. A refused call ends
 /// with PERMISSION_DENIED, which names the method, the rule, the caller and the remedy.
 /// Thread-safe.
 class GuardedService : public grpc::Service {

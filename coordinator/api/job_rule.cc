@@ -33,10 +33,10 @@ Status CheckUserRule(const AccessRule& rule, const Caller& caller, const std::st
   if (owner.uid && *owner.uid == *caller.uid) return Status::Ok();
   if (!owner.exists) {
     return PermissionDeniedError(
-        fmt::format("{} has no job '{}', and may use jobs of its own only", caller.name, job));
+        fmt::format("{} has no job '{}', and may use only its own jobs", caller.name, job));
   }
   return PermissionDeniedError(fmt::format(
-      "job '{}' belongs to {}, and {} may use jobs of its own only", job,
+      "job '{}' belongs to {}, and {} may use only its own jobs", job,
       owner.uid ? fmt::format("uid {}", *owner.uid) : "no user that is known", caller.name));
 }
 

@@ -31,7 +31,7 @@ constexpr int kFilesMin = 1 << 8;
 constexpr size_t kPacesMax = 4096;
 constexpr std::chrono::seconds kPaceTime(1);
 
-/// Root and the user of the server: they have no limit of their own.
+/// Root and the user of the server: they have no separate limit.
 bool IsTrusted(uid_t uid) { return uid == 0 || uid == ::geteuid(); }
 
 Result<UniqueFd> Listen(const std::string& path) {

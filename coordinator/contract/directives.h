@@ -38,7 +38,7 @@ struct JobState {
   /// are ignored.
   bool forget = false;
   std::optional<uint32_t> owner = {};  // user; absent: not known
-  /// A node of the job leaves: every rank writes this version to disk, whatever the target is.
+  /// A node of the job leaves: every rank writes this version to disk, for any target.
   std::optional<VersionId> flush = {};
   bool operator==(const JobState&) const = default;
 };

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Does what docs/cluster.md describes, on four machines with a network of their own.
+"""Does what docs/cluster.md describes, on four machines with a separate network.
 
   cluster_test.py PACKAGES
 """

@@ -39,7 +39,7 @@ class UsersTest : public ::testing::Test {
     if (::geteuid() != 0) GTEST_SKIP() << "only root can start processes of other users";
     root_ = MakeTempDir("hfu").value();
     ASSERT_EQ(::chmod(root_.c_str(), 0711), 0);
-    // Users need a folder of their own for the results.
+    // Users need separate folders for the results.
     fs::create_directories(root_ + "/stranger");
     ASSERT_EQ(::chown((root_ + "/stranger").c_str(), kStranger, kStranger), 0);
     ClusterOptions options;

@@ -116,7 +116,7 @@ class LifetimeTest(ClusterTest):
         cluster.await_up("n1", "n2")
 
     def test_certificates_of_another_issuer(self):
-        """As cert-manager, Vault or step-ca issue them: files of their own for key and certificate, which the issuer
+        """As cert-manager, Vault or step-ca issue them: separate files for key and certificate, which the issuer
         replaces. The authority is made with openssl."""
         cluster = self.make()
         state, etc = cluster.folder("coordinator") / "tls", cluster.folder("coordinator") / "etc"

@@ -262,7 +262,7 @@ TEST_F(CertificateTest, CertificatesWithoutANameHaveAllRightsUnlessNamesAreRequi
   }
 }
 
-/// Not a test of its own: the process that AsUser() starts.
+/// Not a test: the process that AsUser() starts.
 TEST(ChildTest, Call) {
   const char* wanted = std::getenv(kCallVariable);  // NOLINT(concurrency-mt-unsafe)
   if (wanted == nullptr) GTEST_SKIP() << "only the process that another test starts runs this";
@@ -385,7 +385,7 @@ TEST_F(LoopbackTest, UsersHaveTheirOwnJobsOnly) {
     }
     Rights(kBin, kBin, *server, "PlanRestore:roots PlanRestore:old PlanRestore:new");
     EXPECT_THAT(last_, HasSubstr("PlanRestore: job 'roots' belongs to uid 0, and user bin (uid 2) "
-                                 "may use jobs of its own only. Use root"));
+                                 "may use only its own jobs. Use root"));
     EXPECT_THAT(last_, HasSubstr("job 'old' belongs to no user that is known"));
     EXPECT_THAT(last_, HasSubstr("user bin (uid 2) has no job 'new'"));
   }

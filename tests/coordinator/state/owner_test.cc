@@ -1,5 +1,5 @@
-// To whom jobs belong: to the user of the first join, to root alone without an owner, and to the
-// user that an operator names.
+// Who owns a job: the user of the first join, or the user that an operator names. Without an owner,
+// only root may join.
 #include "coordinator/state/owner.h"
 
 #include <gmock/gmock.h>

@@ -34,7 +34,7 @@ class Saved:
     Args:
         rank, world: this rank, and the number of ranks that restore. In the world that saved the
             version, each rank finds its own values.
-        own_only: use only the shard that this rank saved itself, whatever the number of ranks.
+        own_only: use only the shard that this rank saved, for any number of ranks.
     """
 
     def __init__(self, reader: VersionReader, rank: int, world: int,
