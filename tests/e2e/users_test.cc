@@ -130,7 +130,7 @@ TEST_F(UsersTest, AnotherUserGetsNothingOfRootsJob) {
   }
   EXPECT_THAT(Stranger(refused[0]).out,
               HasSubstr(fmt::format("job 'roots' belongs to uid 0, and user {} (uid 65534) may use "
-                                    "jobs of its own only",
+                                    "only its own jobs",
                                     kName)));
   EXPECT_FALSE(fs::exists(to + "/rank-0.safetensors"));
   const json status = json::parse(Stranger({"status", "-o", "json"}).out, nullptr, false);
