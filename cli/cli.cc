@@ -195,7 +195,7 @@ std::string UnknownCommand(const CLI::App& app, int argc, char** argv) {
   }
   return "there is no command '" + word + "'" +
          (nearest.empty() ? "" : "; did you mean '" + nearest + "'?") +
-         " `holdfast --help` lists all commands";
+         (nearest.empty() ? "; " : " ") + "`holdfast --help` lists all commands";
 }
 
 /// Runs the chosen command. parse() has checked that exactly one was chosen.

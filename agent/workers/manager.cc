@@ -70,7 +70,8 @@ Result<std::unique_ptr<WorkerManager>> WorkerManager::Open(WorkerManagerOptions 
   if (::chmod(options.folder.c_str(), kFolderMode) != 0) {
     return Fail(ErrnoStatus(errno, "chmod " + options.folder));
   }
-  HOLDFAST_RETURN_IF_ERROR(MakeFolders(options.log_folder, kLogsMode));
+  HOLDFAST_RETURN_IF_ERROR(
+      MakeFolders(options.log_folder, kLogsMode).WithContext("workers.log_dir"));
   std::unique_ptr<WorkerManager> manager(
       new WorkerManager(std::move(options), std::move(changed), clock));
   manager->wake_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));

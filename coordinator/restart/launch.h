@@ -16,7 +16,8 @@
 
 namespace holdfast::coord {
 
-/// Launches the run if enough nodes are usable. Otherwise records what it waits for.
+/// Launches the run if enough nodes are usable. Otherwise records how many nodes the run lacks, and
+/// why the others are not usable.
 void TryLaunch(RunContext& context, Run& run);
 
 /// Ends the run: its nodes stop its workers, and its open incidents are closed.

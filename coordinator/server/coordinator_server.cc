@@ -28,7 +28,7 @@ Status PrepareDataDir(const std::string& data_dir) {
         "over the versions (docs/backup.md)");
   }
   std::filesystem::create_directories(data_dir, error);
-  return error ? ErrnoStatus(error.value(), "mkdir " + data_dir) : Status::Ok();
+  return error ? ErrnoStatus(error.value(), "data_dir: mkdir " + data_dir) : Status::Ok();
 }
 
 Result<std::unique_ptr<EtcdSession>> OpenEtcdSession(const CoordinatorConfig& config) {

@@ -39,7 +39,7 @@ Status MakeDirectories(const std::filesystem::path& dir) {
     HOLDFAST_RETURN_IF_ERROR(MakeDirectories(dir.parent_path()));
   }
   if (!std::filesystem::create_directory(dir, error) && error) {
-    return ErrnoStatus(error.value(), "mkdir " + dir.string());
+    return ErrnoStatus(error.value(), "data_dir: mkdir " + dir.string());
   }
   return SyncDirectory(dir.has_parent_path() ? dir.parent_path().string() : ".");
 }

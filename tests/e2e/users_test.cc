@@ -121,8 +121,7 @@ TEST_F(UsersTest, AnotherUserGetsNothingOfRootsJob) {
       {"retain", "roots", "--keep-last", "1"}, {"stop", "roots", "--now"},
       {"status", "roots"},                   {"run", "--job", "roots", "--", "id"},
       {"dump", "n0"},                        {"audit"},
-      {"adopt", "roots"},                    {"quarantine", "n0"},
-      {"logs", "roots"}};
+      {"adopt", "roots"},                    {"quarantine", "n0"}};
   for (const auto& arguments : refused) {
     const auto result = Stranger(arguments);
     EXPECT_NE(result.exit_code, 0) << arguments[0] << result.out;

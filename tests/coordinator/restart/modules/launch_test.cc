@@ -29,10 +29,23 @@ TEST_F(LaunchModule, ItWaitsUntilEnoughNodesAreUsable) {
   table.quarantine["n3"] = {};
   TryLaunch(context, run());
   EXPECT_EQ(run().record.phase, RunPhase::kWaiting);
-  EXPECT_EQ(run().record.why, "waits for 1 more node that can launch workers");
+  EXPECT_EQ(run().record.why,
+            "waits for 1 more node that can launch workers (n3: in quarantine; n1: lost)");
   EXPECT_EQ(Added<PutRun>().size(), 1U);
   TryLaunch(context, run());
   EXPECT_EQ(Added<PutRun>().size(), 1U);
+}
+
+TEST_F(LaunchModule, TheReasonNamesNodesThatAreNotUsable) {
+  for (const uint32_t index : {0U, 1U, 2U, 3U}) Lose(index);
+  for (const std::string name : {"n1", "n2", "n3"}) {
+    table.nodes[name].attached = true;
+    table.nodes[name].worker_address.clear();
+  }
+  TryLaunch(context, run());
+  EXPECT_EQ(run().record.why,
+            "waits for 3 more nodes that can launch workers "
+            "(n0: lost; n1, n2 and 1 more: workers.enabled is off)");
 }
 
 TEST_F(LaunchModule, TheFirstLaunchWaitsForSparesToo) {
