@@ -4,12 +4,15 @@
 #include <gmock/gmock.h>
 #include <grpc/support/time.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <csignal>
 #include <cstdlib>
+#include <filesystem>
 #include <map>
 #include <set>
 
@@ -86,6 +89,24 @@ class FailoverTest : public ProtectedCluster {
     int leader = -1;
     WaitUntil([&] { return (leader = Leader()) >= 0; }, kTimeout);
     return leader;
+  }
+
+  /// Runs the CLI as another user of this machine, where this process may, else as its own user.
+  /// Returns both outputs.
+  std::string OutputAsNobody(std::vector<std::string> arguments) {
+    ProcessOptions options;
+    if (::geteuid() == 0) {
+      EXPECT_EQ(::chmod(options_.root.c_str(), 0711), 0);
+      options.argv = {"/usr/bin/setpriv", "--reuid=nobody", "--clear-groups", "--regid=nogroup"};
+    }
+    options.argv.push_back(BinaryDir() + "/holdfast");
+    options.argv.insert(options.argv.end(), arguments.begin(), arguments.end());
+    options.log_path = options_.root + "/nobody.log";
+    std::filesystem::remove(options.log_path);
+    auto process = Process::Start(options);
+    if (!process) return process.error().ToString();
+    process->WaitFor(kTimeout);
+    return ReadAll(options.log_path);
   }
 
   VersionId Newest() { return job_->Newest(v1::Tier::kMemory).value_or(VersionId{}); }
@@ -248,6 +269,12 @@ TEST_F(FailoverTest, TheCliFollowsTheLeader) {
     if (i == leader) continue;
     EXPECT_THAT(result->errors,
                 HasSubstr("stands by; the leader is " + cluster_->EndpointOf(leader)));
+    EXPECT_THAT(OutputAsNobody({"--endpoint", cluster_->EndpointOf(i), "versions", "saved"}),
+                HasSubstr("stands by; the leader is " + cluster_->EndpointOf(leader)));
+  }
+  if (::geteuid() == 0) {
+    EXPECT_THAT(OutputAsNobody({"--endpoint", cluster_->EndpointOf(leader), "versions", "saved"}),
+                HasSubstr("may use only its own jobs"));
   }
   EXPECT_EQ(cluster_->Cli({"status"})->exit_code, 0);
   cluster_->coordinator(leader).Kill();
