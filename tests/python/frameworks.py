@@ -214,7 +214,8 @@ def train_deepspeed(job, folder, stage, kill_after, steps=6):
     model.drop.p = 0.0  # DeepSpeed does not save the generators
     engine, _, _, scheduler = deepspeed.initialize(
         model=model, model_parameters=model.parameters(), dist_init_required=False, config={
-            "train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": stage},
+            "train_micro_batch_size_per_gpu": 2, "zero_optimization": {
+                "stage": stage, "stage3_gather_16bit_weights_on_model_save": True},
             "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}},
             "bf16": {"enabled": stage > 0},
             "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 4}}})
@@ -233,4 +234,14 @@ def train_deepspeed(job, folder, stage, kill_after, steps=6):
             dist.barrier()
             os.kill(os.getpid(), signal.SIGKILL)
     engine.save_16bit_model(folder)
-    return began, {name: value.clone() for name, value in engine.module.state_dict().items()}
+    if stage < 3:
+        return began, {name: value.clone() for name, value in engine.module.state_dict().items()}, []
+    # A rank has only a part of each weight, and of its optimizer state in full precision.
+    from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
+    parts = [found.clone() for parameter in engine.module.parameters() for found in (
+        safe_get_full_fp32_param(parameter), safe_get_full_optimizer_state(parameter, "exp_avg"),
+        safe_get_full_optimizer_state(parameter, "exp_avg_sq"))]
+    with deepspeed.zero.GatheredParameters(list(engine.module.parameters())):
+        weights = {name: value.detach().clone() for name, value in engine.module.named_parameters()}
+    assert all(value.numel() > 0 for value in weights.values())
+    return began, weights, parts
