@@ -99,8 +99,9 @@ TEST_F(DoctorClusterTest, PeersCapacityAndNamesAreCheckedWhileAJobRuns) {
   // The clock of this node is wrong. The round trip to the coordinator takes less than a second.
   found = Doctor(0, "n0", cluster_->RunDir(0), "secret", -90);
   EXPECT_EQ(found["clock"]["result"], "fail") << shown_;
+  using ::testing::MatchesRegex;
   EXPECT_THAT(found["clock"]["what"].get<std::string>(),
-              ::testing::MatchesRegex("(89\\.[5-9]|90\\.[0-4])[0-9]+ s behind the coordinator's .*"));
+              MatchesRegex("(89\\.[5-9]|90\\.[0-4])[0-9]+ s behind the coordinator's .*"));
   EXPECT_THAT(found["clock"]["remedy"].get<std::string>(), HasSubstr("chrony"));
   found = Doctor(0, "n0", cluster_->RunDir(0), "secret", 30);
   EXPECT_EQ(found["clock"]["result"], "warn") << shown_;
