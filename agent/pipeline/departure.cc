@@ -26,8 +26,7 @@ struct Progress {
     return std::ranges::all_of(jobs, [](const auto& job) { return job.second.reached(); });
   }
   bool copied() const {
-    return std::ranges::all_of(
-        jobs, [](const auto& job) { return job.second.shared >= job.second.disk; });
+    return std::ranges::all_of(jobs, [](const auto& job) { return job.second.copied(); });
   }
 };
 

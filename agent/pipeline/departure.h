@@ -19,6 +19,7 @@ struct DepartedJob {
   VersionId disk;    // newest committed on disk
   VersionId shared;  // newest committed at tier remote
   bool reached() const { return disk >= goal; }
+  bool copied() const { return shared >= disk; }
 };
 
 /// The last work of an agent before it ends: brings the newest version of each job to the disks.

@@ -64,6 +64,8 @@ class Node final : public DirectiveHandler {
   /// `interrupted` returns true when the agent must end at once. Threads: any, until Stop().
   std::map<std::string, DepartedJob> Depart(int64_t grace_ms,
                                             const std::function<bool()>& interrupted);
+  /// Why the last write to disk failed; empty when it succeeded.
+  std::string DiskWarning() { return warnings_.Text(kDiskWarning); }
   /// Ends the work on shared tiers. Returns false when a file system has not answered after the
   /// timeout: Stop() would wait for it.
   bool StopSharedTiers(int64_t timeout_ms);

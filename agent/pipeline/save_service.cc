@@ -160,7 +160,7 @@ void SaveService::OnSaveFailed(const ShardKey& key, const Status& why) {
 }
 
 void SaveService::OnStored(const ShardSeal& seal) {
-  warnings_.Set("disk", "");
+  warnings_.Set(kDiskWarning, "");
   HOLDFAST_CRASH_POINT("agent.before_report_disk");
   link_.Report(
       StoredReplica{seal.identity, Tier::kDisk, seal.digest(), seal.image_bytes, "", seal.life});
@@ -169,7 +169,8 @@ void SaveService::OnStored(const ShardSeal& seal) {
 void SaveService::OnNotStored(const ShardKey& key, const Status& why) {
   link_.Report(FailedReplica{key, Tier::kDisk, why.message()});
   const bool full = why.code() == ErrorCode::kOutOfSpace;
-  warnings_.Set("disk", fmt::format("{}: {}", full ? "disk full" : "disk failed", why.message()));
+  warnings_.Set(kDiskWarning,
+                fmt::format("{}: {}", full ? "disk full" : "disk failed", why.message()));
   PostNotice(NoticeKind::kFailed, key, Tier::kDisk, why);
 }
 

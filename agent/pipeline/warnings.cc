@@ -20,4 +20,10 @@ void Warnings::Set(const std::string& topic, const std::string& text) {
   link_.SetWarnings(std::move(all));
 }
 
+std::string Warnings::Text(const std::string& topic) {
+  MutexLock lock(mutex_);
+  const auto known = by_topic_.find(topic);
+  return known == by_topic_.end() ? "" : known->second;
+}
+
 }  // namespace holdfast::agent

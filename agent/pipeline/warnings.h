@@ -8,6 +8,9 @@
 
 namespace holdfast::agent {
 
+/// The topic of failed writes to disk.
+constexpr const char* kDiskWarning = "disk";
+
 /// The warnings of this node that an operator should see, by topic. Thread-safe; its mutex is taken
 /// before those of the link.
 class Warnings {
@@ -18,6 +21,8 @@ class Warnings {
   /// Sets the warning of a topic; an empty text clears it. Sends the complete list to the
   /// coordinator when it has changed.
   void Set(const std::string& topic, const std::string& text);
+  /// Returns the warning of a topic; empty: none.
+  std::string Text(const std::string& topic);
 
  private:
   CoordinatorLink& link_;

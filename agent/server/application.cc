@@ -394,8 +394,14 @@ void AgentApplication::Depart(const std::function<bool()>& interrupted) {
   const auto jobs = node_->Depart(config_.shutdown_grace_s * 1000, interrupted);
   const auto ms =
       std::chrono::duration_cast<std::chrono::milliseconds>(Clock::Real().Now() - begun);
+  const std::string disk_warning = node_->DiskWarning();
   for (const auto& [name, job] : jobs) {
     if (job.goal.incarnation.value == 0) continue;
+    if (!config_.remote_url.empty() && !job.copied()) {
+      Log(LogLevel::kWarn, "NotCopied",
+          {Kv("job", name), Kv("disk", ToString(job.disk)), Kv("remote", ToString(job.shared)),
+           Kv("after_ms", ms.count()), Kv("effect", "the version on disk is not at tier remote")});
+    }
     if (job.reached()) {
       Log(LogLevel::kInfo, "Departed",
           {Kv("job", name), Kv("disk", ToString(job.disk)), Kv("remote", ToString(job.shared)),
@@ -404,7 +410,8 @@ void AgentApplication::Depart(const std::function<bool()>& interrupted) {
       Log(LogLevel::kWarn, "NotFlushed",
           {Kv("job", name), Kv("memory", ToString(job.goal)), Kv("disk", ToString(job.disk)),
            Kv("after_ms", ms.count()), Kv("attached", link_->attached()),
-           Kv("effect", "the newest version may be in memory only")});
+           Kv("why", disk_warning.empty() ? "not committed on disk in time" : disk_warning),
+           Kv("effect", "no newer version is on the disks of all nodes")});
     }
   }
 }

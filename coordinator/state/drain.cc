@@ -85,14 +85,29 @@ void ExplainLessProtected(const ReadContext& context, const Job& job, const Vers
   }
 }
 
+/// What to do for a version without parity groups, whose shards no other node takes.
+std::string RemedyWithoutGroups(const ReadContext& context, const DrainedJob& status) {
+  const bool has_remote = NodeThatReaches(context, Tier::kRemote) != kNoNode;
+  if (has_remote && status.writing != 0) return "wait: its shards are copied to tier remote";
+  const std::string cause = "no other node takes shards of a job without parity groups: ";
+  if (status.runs_here) {
+    return cause + "start the job on other nodes, which restore it from here, and wait for its "
+                   "next save" +
+           (has_remote ? "" : "; or configure tier remote");
+  }
+  const std::string copy =
+      fmt::format("save a copy with `holdfast restore {} --to DIR`", status.job);
+  return cause + (has_remote ? copy : "configure tier remote, or " + copy);
+}
+
 void ExplainNotSafe(const ReadContext& context, const Job& job, const VersionState& left,
                     DrainedJob& status) {
   status.why = fmt::format("version {} needs the node: {}", ToString(left.id),
                            MissingText(context, job, left));
-  if (status.writing != 0) {
+  if (job.groups_of(left.id.incarnation) == nullptr) {
+    status.to_do = RemedyWithoutGroups(context, status);
+  } else if (status.writing != 0) {
     status.to_do = "wait: other nodes write its shards";
-  } else if (job.groups_of(left.id.incarnation) == nullptr) {
-    status.to_do = "the job has no parity: configure tier remote, or let it save on other nodes";
   } else {
     status.to_do = "attach the nodes that are away, or let the job save a newer version";
   }

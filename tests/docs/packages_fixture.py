@@ -1,49 +1,41 @@
 #!/usr/bin/env python3
-"""Makes the packages that the pages install: runs the commands of docs/quickstart.md that make them, on a build folder.
+"""Makes what the pages install: the Debian packages that the test deploy_packages made, the wheel by the command of
+docs/quickstart.md, and numpy.
 
-  packages_fixture.py BUILD OUT
+  packages_fixture.py BUILD DEBS OUT
 
-Exit code 77: the packages cannot be made here.
+Exit code 77: the packages cannot be made here, or the pages cannot be run.
 """
 
-import os
 import pathlib
-import shlex
 import shutil
 import subprocess
 import sys
 
-import machine
-import page
-
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-TOOLS = ("dh", "dpkg-buildpackage", "fakeroot", "help2man")
+sys.path.append(str(ROOT / "tests" / "deploy"))
+import machine  # noqa: E402
+import packages_of_the_build  # noqa: E402
+
 UNAVAILABLE = 69
 
 
 def main():
-    build, out = (pathlib.Path(argument).resolve() for argument in sys.argv[1:])
+    build, debs, out = (pathlib.Path(argument).resolve() for argument in sys.argv[1:])
     shutil.rmtree(out, ignore_errors=True)
-    absent = [tool for tool in TOOLS if shutil.which(tool) is None]
-    reason = f"{', '.join(absent)} missing; see deploy/install-deps.sh --ops" if absent else machine.missing()
+    reason = machine.missing() if debs.exists() else f"there is no {debs}; the test deploy_packages has the reason"
     if reason:
         print(f"SKIPPED: {reason}")
         return 77
     partial = out.with_name(out.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
-    commands = [line for block in page.read(ROOT / "docs" / "quickstart.md") if block.mark == "not-run packages"
-                for line in block.text.splitlines() if line.startswith("deploy/package.sh")]
-    assert len(commands) == 2, commands
-    for command in commands:
-        words = shlex.split(command, comments=True)
-        words[words.index("--out") + 1] = str(partial)
-        result = subprocess.run([*words, "--from", str(build)], cwd=ROOT, check=False,
-                                env={**os.environ, "DEB_BUILD_OPTIONS": "noautodbgsym"})
-        if result.returncode == UNAVAILABLE:
-            print("SKIPPED: pip cannot install what makes a wheel")
-            return 77
-        if result.returncode != 0:
-            return 1
+    shutil.copytree(debs, partial)
+    code = packages_of_the_build.make(packages_of_the_build.commands()[1], build, partial)
+    if code == UNAVAILABLE:
+        print("SKIPPED: pip cannot install what makes a wheel")
+        return 77
+    if code != 0:
+        return 1
     # The machines of the pages have no network.
     pip = partial / "pip"
     subprocess.run(["/usr/bin/python3", "-m", "venv", pip], check=True)

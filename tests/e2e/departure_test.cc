@@ -1,6 +1,7 @@
 // Planned departures of a node: the agent's grace at SIGTERM, and `holdfast drain`.
 
 #include <fmt/format.h>
+#include <sys/mount.h>
 
 #include <csignal>
 #include <nlohmann/json.hpp>
@@ -131,6 +132,121 @@ TEST_F(GraceTest, AnAgentWaitsNeitherForAMissingCoordinatorNorAfterASecondSignal
   job.KillAll();
   EXPECT_LT(stop(0, /*twice=*/false), milliseconds(10'000));
   EXPECT_LT(stop(1, /*twice=*/true), milliseconds(3'000));
+}
+
+class DepartureTest : public ProtectedCluster {
+ protected:
+  static constexpr int kNodes = 3;
+  static constexpr milliseconds kGraceMax{20'000};
+
+  /// Sends SIGTERM to the agent of node 0, and waits for the agent's end.
+  void Depart() {
+    const auto begun = std::chrono::steady_clock::now();
+    cluster_->agent(0).Signal(SIGTERM);
+    const auto ended = cluster_->agent(0).WaitFor(kTimeout);
+    ASSERT_TRUE(ended.has_value()) << "the agent does not end";
+    EXPECT_EQ(*ended, 0);
+    EXPECT_LT(std::chrono::steady_clock::now() - begun, kGraceMax);
+  }
+  void LoseMemory() {
+    job_->Close();
+    cluster_->KillEverything();
+  }
+  void StartAgain(const std::vector<int>& nodes) {
+    ASSERT_TRUE(cluster_->StartCoordinator().ok());
+    for (int node : nodes) ASSERT_TRUE(cluster_->StartAgent(node).ok());
+    for (int node : nodes) AwaitAgent(node);
+  }
+  /// Saves until a version newer than `than` is committed at the tier, and returns it.
+  VersionId SaveUntilCommitted(v1::Tier tier, std::optional<VersionId> than = std::nullopt) {
+    const bool committed = job_->SaveUntil(
+        [&] {
+          const auto newest = job_->Newest(tier);
+          return newest && (!than || *newest > *than);
+        },
+        kTimeout);
+    EXPECT_TRUE(committed) << Evidence();
+    return job_->Newest(tier).value_or(VersionId{});
+  }
+};
+
+TEST_F(DepartureTest, TheNewestVersionIsAtTierRemoteWithinTheGrace) {
+  const std::string remote = options_.root + "/remote";
+  std::filesystem::create_directories(remote);
+  options_.agent_settings.push_back("remote.url=file://" + remote);
+  // Only departures write versions to disk, and copies are made from there.
+  ASSERT_NO_FATAL_FAILURE(Start(kNodes, 1, /*spares=*/kNodes));
+  VersionId promised = SaveUntilCommitted(v1::Tier::kMemory);
+  for (int i = 0; i < 5; ++i) promised = SaveUntilCommitted(v1::Tier::kMemory, promised);
+  EXPECT_FALSE(job_->Newest(v1::Tier::kRemote)) << Evidence();
+  ASSERT_NO_FATAL_FAILURE(Depart());
+  EXPECT_THAT(AgentLog(0), HasSubstr("Departed"));
+  EXPECT_THAT(AgentLog(0), ::testing::Not(HasSubstr("NotCopied"))) << AgentLog(0);
+  // All nodes are lost with their disks. New nodes have the version from tier remote.
+  LoseMemory();
+  for (int node = 0; node < kNodes; ++node) cluster_->DestroyNode(node);
+  const std::vector<int> nodes{kNodes, kNodes + 1, kNodes + 2};
+  ASSERT_NO_FATAL_FAILURE(StartAgain(nodes));
+  const SavingJob::Restored restored = ExpectBack(promised, {}, nodes);
+  for (v1::Tier tier : restored.tiers) EXPECT_EQ(tier, v1::Tier::kRemote);
+}
+
+TEST_F(DepartureTest, AnAgentEndsWithoutACopyThatFailsAndTheLogNamesTheVersion) {
+  const std::string remote = options_.root + "/remote";
+  std::filesystem::create_directories(remote);
+  options_.agent_settings.push_back("remote.url=file://" + remote);
+  ASSERT_NO_FATAL_FAILURE(Start(kNodes, 1));
+  const VersionId saved = SaveUntilCommitted(v1::Tier::kMemory);
+  std::filesystem::remove_all(remote);
+  std::ofstream(remote) << "not a directory";
+  ASSERT_NO_FATAL_FAILURE(Depart());
+  EXPECT_THAT(AgentLog(0), HasSubstr("Departed"));
+  EXPECT_THAT(AgentLog(0), HasSubstr("NotCopied job=saved disk=1-"));
+  EXPECT_THAT(AgentLog(0), HasSubstr(" remote=0-0 "));
+  EXPECT_GE(job_->Newest(v1::Tier::kDisk).value_or(VersionId{}), saved);
+}
+
+TEST_F(DepartureTest, AFullDiskLosesNothingOlderAndTheLogNamesWhatIsInMemoryOnly) {
+  if (::getuid() != 0) GTEST_SKIP() << "only root can mount";
+  const std::string disk = options_.root + "/disk";
+  std::filesystem::create_directories(disk);
+  if (::mount("tmpfs", disk.c_str(), "tmpfs", 0, "size=64m") != 0) {
+    GTEST_SKIP() << "this machine refuses mounts";
+  }
+  options_.data_dir_of[0] = disk + "/data";
+  options_.disk_every = 1;
+  ASSERT_NO_FATAL_FAILURE(Start(kNodes, 1));
+  SaveUntilCommitted(v1::Tier::kDisk);
+  {
+    std::ofstream filler(disk + "/filler", std::ios::binary);
+    const std::string block(1 << 20, 'x');
+    while (filler.write(block.data(), static_cast<std::streamsize>(block.size())).flush()) {
+    }
+  }
+  // What was being written may still fit; then nothing does.
+  ASSERT_TRUE(job_->SaveUntil(
+      [&] { return AgentLog(0).find("No space left") != std::string::npos; }, kTimeout))
+      << Evidence();
+  const VersionId full_at = job_->Newest(v1::Tier::kDisk).value();
+  const VersionId newest = SaveUntilCommitted(v1::Tier::kMemory, full_at);
+  ASSERT_NO_FATAL_FAILURE(Depart());
+  const VersionId on_disk = job_->Newest(v1::Tier::kDisk).value();
+  EXPECT_GE(on_disk, full_at);
+  const std::string log = AgentLog(0);
+  const size_t at = log.find("NotFlushed");
+  ASSERT_NE(at, std::string::npos) << log;
+  const std::string line = log.substr(at, log.find('\n', at) - at);
+  EXPECT_THAT(line, HasSubstr("job=saved"));
+  EXPECT_THAT(line, HasSubstr(fmt::format("disk={}", ToString(on_disk)))) << ToString(newest);
+  EXPECT_THAT(line, HasSubstr("disk full: "));
+  EXPECT_THAT(line, HasSubstr("No space left"));
+  LoseMemory();
+  ASSERT_NO_FATAL_FAILURE(StartAgain({0, 1, 2}));
+  // A newer version may come back, too: from the disks of the other nodes and their parity.
+  ExpectBack(on_disk, {});
+  job_.reset();
+  cluster_.reset();
+  EXPECT_EQ(::umount(disk.c_str()), 0);
 }
 
 class DrainTest : public ProtectedCluster {

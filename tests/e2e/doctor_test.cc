@@ -35,9 +35,14 @@ class DoctorClusterTest : public ProtectedCluster {
   /// Runs doctor as `node`, at a place of the network, and returns its findings by check.
   std::map<std::string, nlohmann::json> Doctor(int place, const std::string& node,
                                                const std::string& run_dir,
-                                               const std::string& secret = "secret") {
+                                               const std::string& secret = "secret",
+                                               int skew_s = 0) {
     ClusterOptions at = options_;
     at.cli_command = lan_.CommandAt(place);
+    if (skew_s != 0) {
+      at.cli_command.insert(at.cli_command.end(), {"env", "LD_PRELOAD=" HOLDFAST_SKEWED_CLOCK,
+                                                   "SKEW_S=" + std::to_string(skew_s)});
+    }
     const Cluster asked(at);
     const std::vector<std::string> data = cluster_->DataDirs(0);
     const auto result = asked.Cli({"doctor",
@@ -89,6 +94,19 @@ TEST_F(DoctorClusterTest, PeersCapacityAndNamesAreCheckedWhileAJobRuns) {
   EXPECT_THAT(found["locked memory"]["what"].get<std::string>(), HasSubstr("of the agent"));
   EXPECT_EQ(found["arena"]["result"], "ok") << shown_;
   EXPECT_EQ(found["retention"]["result"], "ok") << shown_;
+
+#ifndef HOLDFAST_SANITIZED
+  // The clock of this node is wrong. The round trip to the coordinator takes less than a second.
+  found = Doctor(0, "n0", cluster_->RunDir(0), "secret", -90);
+  EXPECT_EQ(found["clock"]["result"], "fail") << shown_;
+  using ::testing::MatchesRegex;
+  EXPECT_THAT(found["clock"]["what"].get<std::string>(),
+              MatchesRegex("(89\\.[5-9]|90\\.[0-4])[0-9]+ s behind the coordinator's .*"));
+  EXPECT_THAT(found["clock"]["remedy"].get<std::string>(), HasSubstr("chrony"));
+  found = Doctor(0, "n0", cluster_->RunDir(0), "secret", 30);
+  EXPECT_EQ(found["clock"]["result"], "warn") << shown_;
+  EXPECT_THAT(found["clock"]["what"].get<std::string>(), HasSubstr(" s ahead of "));
+#endif
 
   // A second machine with the same name, and a node with the wrong secret.
   found = Doctor(kOperator, "n0", options_.root + "/elsewhere", "other");

@@ -35,9 +35,10 @@ def _peer_pid(path):
 
 
 class Cluster:
-    """One coordinator and `nodes` agents with their keepers."""
+    """One coordinator and `nodes` agents with their keepers, of the folder `programs`."""
 
-    def __init__(self, nodes=1, arena_bytes=512 << 20, agent_settings=(), data=None):
+    def __init__(self, nodes=1, arena_bytes=512 << 20, agent_settings=(), data=None, programs=BINARIES):
+        self.programs = programs
         # A short path, since the length of socket paths is limited.
         self.root = pathlib.Path(tempfile.mkdtemp(prefix="hf-py"))
         self.data = pathlib.Path(data or self.root).resolve()  # where versions are written
@@ -47,7 +48,7 @@ class Cluster:
         self.agents = {}
 
     def _start(self, log, program, settings):
-        arguments = [str(BINARIES / program)]
+        arguments = [str(self.programs / program)]
         for setting in settings:
             arguments += ["--set", setting]
         with open(self.root / log, "ab") as out:
@@ -115,7 +116,7 @@ class Cluster:
             self._kill_keeper(node)
 
     def cli(self, *arguments, timeout=60):
-        return subprocess.run([str(BINARIES / "holdfast"), "--endpoint", self.endpoint, *arguments],
+        return subprocess.run([str(self.programs / "holdfast"), "--endpoint", self.endpoint, *arguments],
                               capture_output=True, text=True, timeout=timeout)
 
     def stop(self):

@@ -110,7 +110,9 @@ def train_hf_without_resume(job, folder):
 # ---------------------------------------------------------------------------------- Lightning
 
 
-def train_lightning(job, folder, ckpt_path, kill_after, epochs=4):
+def train_lightning(job, folder, ckpt_path, kill_after, epochs=4, random=None):
+    """Trains, and kills itself in epoch `kill_after`. `random`: with dropout and batches in random
+    order, and checkpoints at the end of an "epoch" or within it, at a "step"."""
     import logging
     import warnings
 
@@ -127,7 +129,8 @@ def train_lightning(job, folder, ckpt_path, kill_after, epochs=4):
             super().__init__()
             self.save_hyperparameters()
             self.net = Model()
-            self.net.drop.p = 0.0  # Lightning does not save the generators
+            if random is None:
+                self.net.drop.p = 0.0  # Lightning does not save the generators
             self.net.tied = self.net.up  # two names, one tensor
 
         def training_step(self, batch, _):
@@ -139,24 +142,32 @@ def train_lightning(job, folder, ckpt_path, kill_after, epochs=4):
             optimizer = torch.optim.AdamW(self.parameters(), lr=1e-3)
             return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.9)]
 
+    killed_at = 3 if random == "step" else 1  # after the checkpoint of the third batch
+
     class Watcher(Callback):
         def on_train_start(self, trainer, module):
             self.began = trainer.global_step
 
         def on_train_batch_start(self, trainer, module, batch, index):
             # Within an epoch. Lightning itself resumes at the beginning of an epoch.
-            if trainer.current_epoch + 1 == kill_after and index == 1:
+            if trainer.current_epoch + 1 == kill_after and index == killed_at:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     watcher = Watcher()
+    when = {"every_n_train_steps": 3} if random == "step" else {"save_on_train_epoch_end": True}
+    loader_class = torch.utils.data.DataLoader
+    if random == "step":
+        from torchdata.stateful_dataloader import StatefulDataLoader as loader_class
     trainer = lightning.Trainer(
         accelerator="cpu", devices=world, strategy="ddp" if world > 1 else "auto",
         max_epochs=epochs, logger=False, default_root_dir=folder, enable_progress_bar=False,
         enable_model_summary=False, plugins=[hf.CheckpointIO(job=job)],
-        callbacks=[watcher, ModelCheckpoint(dirpath=folder, save_last=True, filename="{step}",
-                                            save_on_train_epoch_end=True)])
+        callbacks=[watcher, ModelCheckpoint(dirpath=folder, save_last=True, filename="{step}", **when),
+                   *([hf.RandomStatesCallback()] if random else [])])
     module = Module(width=8)
-    trainer.fit(module, torch.utils.data.DataLoader(Data(8), batch_size=2), ckpt_path=ckpt_path)
+    loader = loader_class(Data(8 * world if random else 8), batch_size=2, shuffle=random is not None)
+    torch.manual_seed(11 + trainer.global_rank)
+    trainer.fit(module, loader, ckpt_path=ckpt_path)
     return watcher.began, everything(module, trainer.optimizers[0],
                                      trainer.lr_scheduler_configs[0].scheduler)
 
@@ -203,7 +214,8 @@ def train_deepspeed(job, folder, stage, kill_after, steps=6):
     model.drop.p = 0.0  # DeepSpeed does not save the generators
     engine, _, _, scheduler = deepspeed.initialize(
         model=model, model_parameters=model.parameters(), dist_init_required=False, config={
-            "train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": stage},
+            "train_micro_batch_size_per_gpu": 2, "zero_optimization": {
+                "stage": stage, "stage3_gather_16bit_weights_on_model_save": True},
             "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}},
             "bf16": {"enabled": stage > 0},
             "scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 4}}})
@@ -222,4 +234,14 @@ def train_deepspeed(job, folder, stage, kill_after, steps=6):
             dist.barrier()
             os.kill(os.getpid(), signal.SIGKILL)
     engine.save_16bit_model(folder)
-    return began, {name: value.clone() for name, value in engine.module.state_dict().items()}
+    if stage < 3:
+        return began, {name: value.clone() for name, value in engine.module.state_dict().items()}, []
+    # A rank has only a part of each weight, and of its optimizer state in full precision.
+    from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
+    parts = [found.clone() for parameter in engine.module.parameters() for found in (
+        safe_get_full_fp32_param(parameter), safe_get_full_optimizer_state(parameter, "exp_avg"),
+        safe_get_full_optimizer_state(parameter, "exp_avg_sq"))]
+    with deepspeed.zero.GatheredParameters(list(engine.module.parameters())):
+        weights = {name: value.detach().clone() for name, value in engine.module.named_parameters()}
+    assert all(value.numel() > 0 for value in weights.values())
+    return began, weights, parts

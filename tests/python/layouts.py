@@ -153,17 +153,28 @@ def _pattern(rows):
     return (first + (row << 20) for row in range(rows))
 
 
-def save_large(job, gib):
-    tensor = torch.empty((gib << 7, 1 << 20), dtype=torch.int64)
+def _large(gib, folder):
+    """A tensor of zeros in memory or, with a folder, in a file."""
+    shape = (gib << 7, 1 << 20)
+    if folder is None:
+        return torch.zeros(shape, dtype=torch.int64)
+    with open(f"{folder}/large", "wb") as file:
+        file.truncate(gib << 30)
+    return hf.file_tensor(f"{folder}/large", torch.int64, shape)
+
+
+def save_large(job, gib, folder):
+    tensor = _large(gib, folder)
     for row, values in zip(tensor, _pattern(gib << 7)):
         row.copy_(values)
-    with hf.Checkpointer(job, {"large": {"t": tensor}}, slots=2) as ckpt:
-        ckpt.save(0, wait_for_slot=60)
-        ckpt.wait(0, timeout=500)
+    ckpt = hf.Checkpointer(job, {"large": {"t": tensor}}, slots=2)
+    ckpt.save(0, wait_for_slot=60)
+    ckpt.wait(0, timeout=500)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
-def restore_large(job, gib):
-    tensor = torch.zeros((gib << 7, 1 << 20), dtype=torch.int64)
+def restore_large(job, gib, folder):
+    tensor = _large(gib, folder)
     with hf.Checkpointer(job, {"large": {"t": tensor}}, slots=2) as ckpt:
         assert ckpt.restore(timeout=500) == 1
     return all(torch.equal(row, values) for row, values in zip(tensor, _pattern(gib << 7)))

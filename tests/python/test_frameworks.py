@@ -121,6 +121,19 @@ def test_a_killed_and_resumed_lightning_training_equals_an_uninterrupted_one(clu
         assert_same(state, expected)
 
 
+@pytest.mark.parametrize("world, when", [(1, "epoch"), (2, "epoch"), (1, "step")])
+def test_a_resumed_lightning_training_with_dropout_equals_an_uninterrupted_one(
+        cluster, job, tmp_path, world, when):
+    def train(name, *arguments, **options):
+        return run(world, frameworks.train_lightning, name, str(tmp_path / name), *arguments, 4, when,
+                   **options)
+    reference = train(job + "-reference", None, 0)
+    train(job, None, 2, expect=KILLED)
+    for (began, state), (_, expected) in zip(train(job, "last", 0), reference):
+        assert began == (6 if when == "step" else 4)
+        assert_same(state, expected)  # with the state of the generator
+
+
 def lightning_tree():
     """A checkpoint as Lightning passes it: nested tensors, numbers and text."""
     large = torch.rand(200, 200)
@@ -185,9 +198,10 @@ def test_a_killed_and_resumed_deepspeed_training_equals_an_uninterrupted_one(clu
     files = list((tmp_path / job / "global_step3").glob("*.pt"))
     assert len(files) == {0: 1, 3: 4}.get(stage, 3)
     assert all(json.loads(path.read_text())["step"] == 3 for path in files)
-    for (began, state), (_, expected) in zip(train(job, 0), reference):
+    for (began, state, parts), (_, expected, expected_parts) in zip(train(job, 0), reference):
         assert began == 3
         assert_same(state, expected)
+        assert_same(parts, expected_parts)
     # The file for other programs is a regular file.
     weights = torch.load(tmp_path / job / "pytorch_model.bin", weights_only=True)
     assert_same({name: value.float() for name, value in weights.items()},

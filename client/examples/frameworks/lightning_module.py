@@ -17,7 +17,7 @@ class Regression(lightning.LightningModule):
     def __init__(self):
         super().__init__()
         self.net = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.ReLU(),
-                                       torch.nn.Linear(64, 1))
+                                       torch.nn.Dropout(0.1), torch.nn.Linear(64, 1))
 
     def training_step(self, batch, _):
         x, y = batch
@@ -33,7 +33,8 @@ def main():
     trainer = lightning.Trainer(
         max_epochs=20, logger=False, default_root_dir="/tmp/regression",
         plugins=[hf.CheckpointIO(job="regression")],
-        callbacks=[ModelCheckpoint(dirpath="/tmp/regression", save_last=True)])
+        callbacks=[ModelCheckpoint(dirpath="/tmp/regression", save_last=True),
+                   hf.RandomStatesCallback()])
     trainer.fit(Regression(), torch.utils.data.DataLoader(data, batch_size=50), ckpt_path="last")
 
 

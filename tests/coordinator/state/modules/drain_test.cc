@@ -98,6 +98,37 @@ TEST_F(DrainModule, ASharedTierIsEnough) {
   EXPECT_EQ(Judge("b").state, DrainState::kSafe);
 }
 
+TEST_F(DrainModule, AJobWithoutParityGroupsIsSafeAtTierRemoteOrOnOtherNodes) {
+  MakeJob(1);
+  AddCommitted(V(2, 10), {Tier::kDisk});
+  job().phase = JobPhase::kEnded;
+  Drain("a");
+  EXPECT_EQ(Judge("a").state, DrainState::kNotSafe);
+  EXPECT_THAT(Judge("a").to_do, HasSubstr("configure tier remote, or save a copy with `holdfast "
+                                          "restore gpt --to DIR`"));
+  job().phase = JobPhase::kRunning;
+  EXPECT_THAT(Judge("a").to_do, HasSubstr("start the job on other nodes"));
+  EXPECT_THAT(Judge("a").to_do, HasSubstr("or configure tier remote"));
+  // The next save of the job is on another node.
+  const NodeIndex other = MakeNode("z");
+  Hold(version(), Rank{0}, {other, Tier::kDisk});
+  EXPECT_EQ(Judge("a").state, DrainState::kSafe);
+}
+
+TEST_F(DrainModule, AJobWithoutParityGroupsWaitsForItsCopy) {
+  MakeJob(1);
+  AddCommitted(V(2, 10), {Tier::kDisk});
+  job().phase = JobPhase::kEnded;
+  cluster.nodes[0].shared_tiers = TierBit(Tier::kRemote);
+  Drain("a");
+  EXPECT_THAT(Judge("a").to_do, ::testing::Not(HasSubstr("wait")));
+  job().repairs[{V(2, 10), Rank{0}, Tier::kRemote}].target = 0;
+  EXPECT_EQ(Judge("a").to_do, "wait: its shards are copied to tier remote");
+  version().tiers |= TierBit(Tier::kRemote);
+  Hold(version(), Rank{0}, ReplicaAt(kNoNode, Tier::kRemote));
+  EXPECT_EQ(Judge("a").state, DrainState::kSafe);
+}
+
 TEST_F(DrainModule, APinnedVersionMustSurviveToo) {
   VersionState& pinned = AddCommitted(V(1, 5), {Tier::kDisk});  // without parity
   Drain("b");

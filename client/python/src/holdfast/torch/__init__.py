@@ -26,17 +26,19 @@ if TYPE_CHECKING:
     from .frameworks.deepspeed_engine import DeepSpeedEngine
     from .frameworks.lightning_io import CheckpointIO
     from .frameworks.lightning_phases import PhaseCallback
+    from .frameworks.lightning_random import RandomStatesCallback
     from .frameworks.trainer_callback import TrainerCallback
 
 __all__ = ["CheckpointIO", "Checkpointer", "CollectiveRecorder", "DeepSpeedEngine", "Failures",
-           "Health", "HoldfastError", "Phase", "PhaseCallback", "StateMismatchError",
-           "StorageReader", "StorageWriter", "Tier", "TrainerCallback", "UnsupportedValueError",
-           "Version", "file_tensor", "phase", "record_collectives",
+           "Health", "HoldfastError", "Phase", "PhaseCallback", "RandomStatesCallback",
+           "StateMismatchError", "StorageReader", "StorageWriter", "Tier", "TrainerCallback",
+           "UnsupportedValueError", "Version", "file_tensor", "phase", "record_collectives",
            "replicated"]
 
 #: Classes for other frameworks. Each is imported with its framework when it is first used.
 _FRAMEWORKS = {"CheckpointIO": "lightning_io", "DeepSpeedEngine": "deepspeed_engine",
-               "PhaseCallback": "lightning_phases", "TrainerCallback": "trainer_callback"}
+               "PhaseCallback": "lightning_phases", "RandomStatesCallback": "lightning_random",
+               "TrainerCallback": "trainer_callback"}
 
 
 def __getattr__(name: str) -> Any:

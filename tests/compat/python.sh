@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Tests the previous version's Python package with this version's: python.sh ENVIRONMENT BIN. ENVIRONMENT is the virtual
+# environment of tests/python, and BIN has this version's programs. The first run builds the previous package. Exit 77:
+# there is no environment, or the previous version is not built.
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+environment=$1
+if [ ! -e "$environment/complete" ]; then
+  echo "SKIPPED: there is no environment (see the test python_environment)"
+  exit 77
+fi
+previous=$("$here/build_previous.sh" --find)
+package=$previous/python-$("$environment/bin/python" -c 'import sys; print(f"{sys.version_info[0]}.{sys.version_info[1]}")')
+exec 9>"$previous.python-lock"
+flock 9
+if [ ! -d "$package" ]; then
+  work=$(mktemp -d "$previous.python-XXXXXX")
+  trap 'rm -rf "$work"' EXIT
+  mkdir "$work/source"
+  git -C "$here/../.." archive "$(cat "$here/previous")" | tar -x -C "$work/source"
+  library=$(find "$previous/lib" -name 'libholdfast.so.?' | head -n 1)
+  "$environment/bin/pip" install --quiet --no-build-isolation --no-deps --no-index --target "$work/package" \
+    --config-settings=cmake.define.HOLDFAST_CLIENT_LIBRARY="$library" "$work/source/client/python"
+  mv "$work/package" "$package"
+  rm -rf "$work"
+fi
+flock -u 9
+export HOLDFAST_PREVIOUS_PROGRAMS=$previous/bin HOLDFAST_PREVIOUS_PACKAGE=$package HOLDFAST_BIN_DIR=$2
+export PYTHONPATH=$here/../python
+exec "$environment/bin/python" -m pytest -p no:cacheprovider -q "$here/test_python_package.py"
