@@ -11,6 +11,9 @@
 
 namespace holdfast {
 namespace {
+// For TLS 1.2: authenticated encryption and forward secrecy. TLS 1.3 has no other suites.
+constexpr const char* kCipherSuites = "ECDHE+AESGCM:ECDHE+CHACHA20";
+
 /// Returns OpenSSL's text for the oldest error in this thread's queue and empties the queue.
 std::string TakeTlsError() {
   const unsigned long error = ERR_get_error();
@@ -33,6 +36,11 @@ Result<std::unique_ptr<HttpTls>> HttpTls::Load(const HttpCertificate& files) {
   if (context == nullptr) return Fail(InternalError("SSL_CTX_new: " + TakeTlsError()));
   std::unique_ptr<HttpTls> tls(new HttpTls(context));
   SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION);
+  if (SSL_CTX_set_cipher_list(context, kCipherSuites) != 1) {
+    return Fail(InternalError("SSL_CTX_set_cipher_list: " + TakeTlsError()));
+  }
+  // A client could otherwise make the server compute one handshake after another.
+  SSL_CTX_set_options(context, SSL_OP_NO_RENEGOTIATION);
   SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
   SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
   SSL_CTX_set_default_passwd_cb(context, NoKeyPassword);
