@@ -76,6 +76,7 @@ void JobService::RepeatJoins(const JobState& job) {
 void JobService::ApplyLife(const SeenLife& seen) {
   const LifeId before = parts_.ranks.SetLife(seen.life, seen.unlabeled);
   parts_.shared.SetLife(seen.life);
+  parts_.groups.SetLife(seen);
   if (before.value == 0 || before == seen.life) return;
   Log(LogLevel::kWarn, "StoreLifeChanged",
       {Kv("life", ToString(seen.life)), Kv("before", ToString(before)),
@@ -125,6 +126,7 @@ void JobService::Forget(const JobState& state) {
 }
 
 void JobService::Tick() {
+  parts_.groups.Tick();
   parts_.shared.WarnOfHang(parts_.preparer.OldestCopyMs());
   parts_.ranks.ForEach([this](RankPipeline& rank) {
     const SegmentOwner& owner = rank.segment.owner();

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "agent/pipeline/disk_retention.h"
+#include "agent/pipeline/group_reporter.h"
 #include "agent/pipeline/job_release.h"
 #include "agent/pipeline/job_table.h"
 #include "agent/pipeline/parity_service.h"
@@ -24,6 +25,7 @@ struct JobParts {
   NodePeerSource& peer_source;
   ParityService& parity;
   DiskRetention& disks;
+  GroupReporter& groups;
   SharedTiers& shared;
   ShardPreparer& preparer;
   SaveService& saves;

@@ -114,6 +114,7 @@ class Node final : public DirectiveHandler {
   const RestoreTools restore_tools_;
   Adoption adoption_;
   DiskRetention disks_;
+  GroupReporter groups_;
   SharedTiers shared_;
   ParityService parity_;
 

@@ -24,6 +24,13 @@ Status ReadBytes(const ReadImage& read, uint64_t image_bytes, uint64_t begin, ui
 }
 }  // namespace
 
+Result<std::vector<std::byte>> ReadImageBytes(const ShardSeal& seal, const ReadImage& read,
+                                              uint64_t begin, uint64_t end) {
+  std::vector<std::byte> bytes;
+  HOLDFAST_RETURN_IF_ERROR(ReadBytes(read, seal.image_bytes, begin, end, &bytes));
+  return bytes;
+}
+
 Result<ShardHeader> ReadShardHeader(const ShardSeal& seal, const ReadImage& read,
                                     ParsedImage* image) {
   const ShardKey key = seal.identity.key();
@@ -35,8 +42,8 @@ Result<ShardHeader> ReadShardHeader(const ShardSeal& seal, const ReadImage& read
   }
   // Most headers fit into the first chunk.
   std::vector<std::byte>& header = shard.header;
-  HOLDFAST_RETURN_IF_ERROR(ReadBytes(read, shard.image_bytes, 0,
-                                     std::min(kChunkBytes, shard.image_bytes), &header));
+  HOLDFAST_RETURN_IF_ERROR(
+      ReadBytes(read, shard.image_bytes, 0, std::min(kChunkBytes, shard.image_bytes), &header));
   HOLDFAST_ASSIGN_OR_RETURN(const uint64_t header_bytes, HeaderBytes(header, shard.image_bytes));
   if (header_bytes > header.size()) {
     HOLDFAST_RETURN_IF_ERROR(ReadBytes(read, shard.image_bytes, 0, header_bytes, &header));

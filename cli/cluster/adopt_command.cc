@@ -20,7 +20,8 @@ constexpr const char* kAdoptFooter = R"(
 A coordinator whose store was lost, or was restored from a backup, begins a new life. Nodes keep
 their shards of the life before, but these do not count, since it is unknown which versions were
 committed. This command adopts the versions that are provably complete: every rank has a replica on
-an attached node, of one life, with one digest. From then on they are restored like any other.
+an attached node, of one life, with one digest, or its parity group can decode the shard. From then
+on they are restored like any other, and shards that are missing are rebuilt.
 
 Attach all nodes first, and run it with --dry-run. A running job is not affected.
 
@@ -92,6 +93,7 @@ class AdoptCommand : public Command {
                             {"life", ToString(LifeId{one.life()})},
                             {"world", one.world()},
                             {"ranks", one.ranks()},
+                            {"decoded", one.decoded()},
                             {"bytes", one.bytes()},
                             {"taken", one.why_not().empty() && !dry_run_},
                             {"why_not", one.why_not()}});
@@ -111,9 +113,12 @@ class AdoptCommand : public Command {
                  {"TIERS", false, false},
                  {"RESULT", false, true}});
     for (const auto& one : reply.versions()) {
+      const std::string parity = one.decoded() == 0 ? ""
+                                                    : fmt::format(", {} of {} ranks from parity",
+                                                                  one.decoded(), one.world());
       const Cell result = !one.why_not().empty() ? Cell{"skipped: " + one.why_not(), Tone::kWarn}
-                          : dry_run_             ? Cell{"would be adopted"}
-                                                 : Cell{"adopted", Tone::kGood};
+                          : dry_run_             ? Cell{"would be adopted" + parity}
+                                                 : Cell{"adopted" + parity, Tone::kGood};
       table.Add({{one.job()},
                  {ToString(FromProto(one.version()))},
                  {ToString(LifeId{one.life()})},

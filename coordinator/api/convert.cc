@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <charconv>
 #include <limits>
+#include <memory>
+#include <set>
 
 #include "base/endpoint.h"
 #include "coordinator/api/tier_fields.h"
@@ -42,6 +44,35 @@ void WriteShard(const Shard& shard, Tier tier, Proto* out) {
   ToProto(shard.version, out->mutable_version());
   out->set_rank(shard.rank.value);
   out->set_tier(static_cast<uint32_t>(tier));
+}
+
+/// Accepts the description of a group only if it lists each rank of its plan once, in order.
+Result<std::shared_ptr<const ShardGroup>> ReadGroup(const pb::ShardGroup& proto,
+                                                    const ShardIdentity& parity) {
+  const auto bad = [&parity](const std::string& what) {
+    return Fail(
+        InvalidArgumentError(fmt::format("the group of {}: {}", ToString(parity.key()), what)));
+  };
+  if (!IsParity(parity.rank)) return bad("only parity shards have one");
+  if (proto.plan().size() > kReportedPlanBytesMax) return bad("the plan is too long");
+  auto plan = GroupPlan::FromJson(proto.plan());
+  if (!plan) return bad(plan.error().message());
+  std::set<uint32_t> ranks;
+  for (const PlanMember& member : plan->members()) {
+    for (const PlanRank& rank : member.ranks) ranks.insert(rank.rank.value);
+  }
+  const bool listed = std::ranges::equal(ranks, proto.shards(), {}, {}, &pb::ListedShard::rank) &&
+                      std::ranges::all_of(proto.shards(), [](const pb::ListedShard& shard) {
+                        return shard.image_bytes() <= kSlotBytesMax;
+                      });
+  if (!listed || ranks.empty() || *ranks.rbegin() >= parity.world) {
+    return bad("it does not list the shards of its plan");
+  }
+  ShardGroup group{*std::move(plan), {}};
+  for (const pb::ListedShard& shard : proto.shards()) {
+    group.shards.push_back({Rank{shard.rank()}, shard.digest(), shard.image_bytes()});
+  }
+  return std::make_shared<const ShardGroup>(std::move(group));
 }
 
 /// Writes a version; incarnation 0 stands for "none".
@@ -161,6 +192,9 @@ Result<StoredReplica> FromProto(const pb::StoredReplica& proto) {
     report.samples.push_back({sample.tensor(), sample.first(), sample.bytes(), sample.crc()});
   }
   report.life = LifeId{proto.life()};
+  if (proto.has_group()) {
+    HOLDFAST_ASSIGN_OR_RETURN(report.group, ReadGroup(proto.group(), report.identity));
+  }
   return report;
 }
 
@@ -178,6 +212,14 @@ void ToProto(const StoredReplica& report, pb::StoredReplica* out) {
     one->set_crc(sample.crc);
   }
   out->set_life(report.life.value);
+  if (report.group == nullptr) return;
+  out->mutable_group()->set_plan(report.group->plan.ToJson(/*as_of_now=*/false));
+  for (const ListedShard& shard : report.group->shards) {
+    pb::ListedShard* one = out->mutable_group()->add_shards();
+    one->set_rank(shard.rank.value);
+    one->set_digest(shard.digest);
+    one->set_image_bytes(shard.image_bytes);
+  }
 }
 
 Result<FailedReplica> FromProto(const pb::FailedReplica& proto) {

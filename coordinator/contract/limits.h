@@ -15,6 +15,9 @@ inline constexpr uint64_t kVersionNumberMax = (uint64_t{1} << 63) - 2;
 /// Most bytes of a text in a report: why a replica failed, which chunk is damaged, or an outcome.
 inline constexpr size_t kReportTextBytesMax = 4096;
 
+/// Most bytes of the plan of a parity group in a report. The largest plan is smaller.
+inline constexpr size_t kReportedPlanBytesMax = 1 << 20;
+
 /// Most workers on one node, most arguments and most environment variables of a command, and most
 /// bytes of both together.
 inline constexpr uint32_t kWorkersMax = 1024;

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "base/life.h"
 #include "base/status.h"
 #include "storage/format/replica_sample.h"
+#include "storage/parity/shard_group.h"
 
 // Reports of an agent to the coordinator. Replica reports list the shards that a node has. The
 // coordinator commits a version when each of its shards has been reported.
@@ -28,6 +30,8 @@ struct StoredReplica {
   LifeId life = {};         // from the seal
   /// Set only after a save: checksums of bytes that must be equal on other ranks.
   std::vector<ReplicaSample> samples = {};
+  /// Of a parity shard of another life of the coordinator's store: what the shard lists.
+  std::shared_ptr<const ShardGroup> group = {};
   bool operator==(const StoredReplica&) const = default;
 };
 

@@ -145,6 +145,7 @@ void FillStatus(const State& state, const std::string& cluster, Epoch epoch, con
 void FillAdopted(const std::vector<AdoptedVersion>& adopted, pb::AdoptReply* reply) {
   for (const AdoptedVersion& one : adopted) {
     pb::AdoptedVersion* wire = reply->add_versions();
+    wire->set_decoded(one.decoded);
     wire->set_job(one.job);
     wire->set_life(one.life.value);
     ToProto(one.version, wire->mutable_version());

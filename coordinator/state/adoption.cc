@@ -2,75 +2,20 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <map>
-#include <tuple>
+#include <utility>
 
+#include "coordinator/state/adoptable.h"
+#include "coordinator/state/parity_plan.h"
 #include "coordinator/state/versions.h"
 
 namespace holdfast::coord {
 namespace {
-/// A version of another life with the replicas that attached nodes have of it.
-struct Adoption {
-  std::string job;
-  LifeId life;
-  VersionId version;
-  uint32_t world = 0;
-  std::map<uint32_t, std::vector<std::pair<NodeIndex, StoredReplica>>> replicas;  // by rank
-
-  /// The number of ranks that have a replica at the tier.
-  uint32_t held_at(Tier tier) const {
-    return static_cast<uint32_t>(
-        std::count_if(replicas.begin(), replicas.end(), [tier](const auto& rank) {
-          return std::any_of(rank.second.begin(), rank.second.end(),
-                             [tier](const auto& replica) { return replica.second.tier == tier; });
-        }));
-  }
-};
-
-/// Returns the quarantined versions that `event` names, complete or not, ordered by job, and newest
-/// first within a job.
-std::vector<Adoption> FindAdoptable(const ReadContext& context, const AdoptRequested& event) {
-  std::map<std::tuple<std::string, VersionId, LifeId, uint32_t>, Adoption> found;
-  for (NodeIndex index = 0; index < context.cluster.nodes.size(); ++index) {
-    for (const auto& [place, report] : context.cluster.nodes[index].other_lives) {
-      const bool wanted = (event.job.empty() || report.identity.job == event.job) &&
-                          (event.life.value == 0 || report.life == event.life);
-      if (!wanted || IsParity(report.identity.rank) || !report.damage.empty()) continue;
-      Adoption& one =
-          found[{report.identity.job, report.identity.version, report.life, report.identity.world}];
-      one.job = report.identity.job;
-      one.life = report.life;
-      one.version = report.identity.version;
-      one.world = report.identity.world;
-      one.replicas[report.identity.rank.value].emplace_back(index, report);
-    }
-  }
-  std::vector<Adoption> all;
-  for (auto& [key, one] : found) all.push_back(std::move(one));
-  std::stable_sort(all.begin(), all.end(), [](const Adoption& a, const Adoption& b) {
-    return std::tie(a.job, b.version) < std::tie(b.job, a.version);
-  });
-  return all;
-}
-
 /// Returns why the version cannot be adopted: it is incomplete, or its number is not free here.
 /// Empty if it can be adopted.
-std::string WhyNotAdopted(const ReadContext& context, const Adoption& adoption) {
+std::string WhyNotAdopted(const ReadContext& context, const Adoptable& adoption) {
   if (adoption.life.value == 0) return "its seals name no life: an older Holdfast wrote them";
-  for (uint32_t rank = 0; rank < adoption.world; ++rank) {
-    auto held = adoption.replicas.find(rank);
-    if (held == adoption.replicas.end()) {
-      return fmt::format("{} of {} ranks have a replica on an attached node; rank {} has none",
-                         adoption.replicas.size(), adoption.world, rank);
-    }
-    const auto& [first, one] = held->second.front();
-    for (const auto& [node, other] : held->second) {
-      if (other.digest == one.digest) continue;
-      return fmt::format("rank {}'s shard is not the same on nodes {} and {}", rank,
-                         context.cluster.nodes[first].name, context.cluster.nodes[node].name);
-    }
-  }
+  if (!adoption.incomplete.empty()) return adoption.incomplete;
   auto found = context.cluster.jobs.find(adoption.job);
   if (found == context.cluster.jobs.end()) return "";
   const Job& job = found->second;
@@ -98,7 +43,7 @@ std::string WhyNotAdopted(const ReadContext& context, const Adoption& adoption) 
 }
 
 /// Returns the job of the version, which is created if this life of the store does not have it.
-Job& JobOf(Context& context, const Adoption& adoption) {
+Job& JobOf(Context& context, const Adoptable& adoption) {
   auto [found, made] = context.cluster.jobs.try_emplace(adoption.job);
   Job& job = found->second;
   if (made) {
@@ -114,10 +59,13 @@ Job& JobOf(Context& context, const Adoption& adoption) {
   return job;
 }
 
-/// Adds the incarnation of the version, unless the store has it already.
-void AdoptIncarnation(Context& context, const Adoption& adoption, Job& job) {
+/// Adds the incarnation of the version, and its parity groups, unless the store has them already.
+void AdoptIncarnation(Context& context, const Adoptable& adoption, Job& job) {
   const Incarnation incarnation = adoption.version.incarnation;
-  if (job.lineages.count(incarnation) == 0) {
+  const auto known = job.lineages.find(incarnation);
+  const bool plan =
+      !adoption.plan.empty() && (known == job.lineages.end() || known->second.peers.empty());
+  if (known == job.lineages.end()) {
     LineageRecord lineage;
     lineage.job = job.name;
     lineage.incarnation = incarnation;
@@ -126,9 +74,14 @@ void AdoptIncarnation(Context& context, const Adoption& adoption, Job& job) {
     lineage.world = adoption.world;
     lineage.decision = Decision::kFresh;  // this incarnation never restores a version here
     lineage.life = adoption.life;
+    lineage.peers = adoption.plan;
     job.lineages[incarnation] = lineage;
     context.effects.emplace_back(PutLineage{lineage});
+  } else if (plan) {
+    known->second.peers = adoption.plan;
+    context.effects.emplace_back(PutLineage{known->second});
   }
+  if (plan) IndexGroups(context, job, incarnation);
   if (incarnation > job.incarnation) {
     job.incarnation = incarnation;
     job.rank_nodes.assign(adoption.world, kNoNode);
@@ -136,24 +89,42 @@ void AdoptIncarnation(Context& context, const Adoption& adoption, Job& job) {
   }
 }
 
-/// Makes the quarantined replicas of the version count.
-void AdoptReplicas(Context& context, const Adoption& adoption, Job& job, VersionState& version) {
+void Know(RankShard& shard, uint64_t digest, uint64_t image_bytes) {
+  shard.known = true;
+  shard.digest = digest;
+  shard.image_bytes = image_bytes;
+}
+
+/// Makes a quarantined replica count.
+void AdoptReplica(Context& context, Job& job, VersionState& version, NodeIndex node,
+                  const StoredReplica& report) {
+  const Rank rank = report.identity.rank;
+  Know(*version.Shard(rank), report.digest, report.image_bytes);
+  version.AddReplica(rank, {node, report.tier});
+  job.nodes_before.insert(node);
+  if (job.subscribers.insert(node).second) job.job_state_to.insert(node);
+  context.cluster.nodes[node].other_lives.erase({report.identity.key(), report.tier});
+}
+
+/// Makes the quarantined replicas of the version count, and its parity where the groups keep it.
+void AdoptReplicas(Context& context, const Adoptable& adoption, Job& job, VersionState& version) {
   for (const auto& [rank, held] : adoption.replicas) {
-    RankShard& shard = version.ranks[rank];
-    shard.known = true;
-    shard.digest = held.front().second.digest;
-    shard.image_bytes = held.front().second.image_bytes;
-    version.bytes += shard.image_bytes;
+    for (const auto& [node, report] : held) AdoptReplica(context, job, version, node, report);
+  }
+  for (const auto& [rank, shard] : adoption.decoded) {
+    Know(version.ranks[rank], shard.digest, shard.image_bytes);
+  }
+  for (const RankShard& shard : version.ranks) version.bytes += shard.image_bytes;
+  const GroupIndex* groups = job.groups_of(version.id.incarnation);
+  if (groups == nullptr || adoption.plan.empty()) return;
+  for (const auto& [number, held] : adoption.parity) {
     for (const auto& [node, report] : held) {
-      version.AddReplica(Rank{rank}, {node, report.tier});
-      job.nodes_before.insert(node);
-      if (job.subscribers.insert(node).second) job.job_state_to.insert(node);
-      context.cluster.nodes[node].other_lives.erase({report.identity.key(), report.tier});
+      if (groups->members[number].node == node) AdoptReplica(context, job, version, node, report);
     }
   }
 }
 
-void AdoptVersion(Context& context, const Adoption& adoption) {
+void AdoptVersion(Context& context, const Adoptable& adoption) {
   Job& job = JobOf(context, adoption);
   AdoptIncarnation(context, adoption, job);
   VersionState& version = CreateVersion(job, adoption.version, adoption.world, Phase::kCommitted);
@@ -161,8 +132,8 @@ void AdoptVersion(Context& context, const Adoption& adoption) {
   version.wall_nanos = context.at.wall_nanos;
   AdoptReplicas(context, adoption, job, version);
   if (version.held_at(Tier::kMemory) == version.world) version.tiers |= TierBit(Tier::kMemory);
-  // If some ranks' shards are only in memory and those of others only on disk, the version counts
-  // as committed on disk, and repairs write the missing shards there.
+  // If some ranks' shards are only in memory and those of others only on disk, or are decoded, the
+  // version counts as committed on disk, and repairs write the missing shards there.
   const bool on_disk = version.held_at(Tier::kDisk) == version.world || version.tiers == 0;
   if (on_disk) version.tiers |= TierBit(Tier::kDisk);
   // If the job has started again since, its retention must not remove all adopted versions.
@@ -213,16 +184,18 @@ void OnAdoptRequested(Context& context, const AdoptRequested& event) {
   reply.request = event.request;
   // One call adopts an incarnation from one life only: the life of its newest adoptable version.
   std::map<std::pair<std::string, Incarnation>, LifeId> first;
-  for (const Adoption& one : FindAdoptable(context, event)) {
+  for (const Adoptable& one : FindAdoptable(context, event)) {
     AdoptedVersion adopted;
     adopted.job = one.job;
     adopted.life = one.life;
     adopted.version = one.version;
     adopted.world = one.world;
     adopted.ranks = static_cast<uint32_t>(one.replicas.size());
+    adopted.decoded = static_cast<uint32_t>(one.decoded.size());
     for (const auto& [rank, replicas] : one.replicas) {
       adopted.bytes += replicas.front().second.image_bytes;
     }
+    for (const auto& [rank, shard] : one.decoded) adopted.bytes += shard.image_bytes;
     const bool in_memory = one.held_at(Tier::kMemory) == one.world;
     if (in_memory) adopted.tiers |= TierBit(Tier::kMemory);
     if (!in_memory || one.held_at(Tier::kDisk) == one.world) adopted.tiers |= TierBit(Tier::kDisk);

@@ -4,10 +4,11 @@
 
 // Adoption: an operator makes versions of another life of the store count in this one.
 //
-// A version can be adopted if attached nodes have an undamaged replica of every rank's shard, and
-// all such replicas of a shard are equal. Its number must also be free here: no incarnation and no
-// version of this store has it, and no later incarnation abandoned it. One call adopts an
-// incarnation from one life only. The newest adopted version is pinned if the job has started again
+// A version can be adopted if it is complete (adoptable.h): attached nodes have every rank's shard,
+// or their parity groups can decode it. Its number must also be free here: no incarnation and no
+// version of this store has it, and no later incarnation abandoned it. Its parity groups are
+// adopted with it, and repairs then restore what they lack. One call adopts an incarnation from one
+// life only. The newest adopted version is pinned if the job has started again
 // since, so that retention keeps it.
 
 namespace holdfast::coord {

@@ -205,10 +205,10 @@ struct Tick {
   bool resumed = false;
 };
 
-using Event = std::variant<NodeAttached, NodeDetached, NodeLost, NodeReported, RankJoined,
-                           RestoreRequested, RestoreAbandoned, PinSet, RetentionSet, JobForgotten,
-                           DrainSet, AdoptRequested, RunStateChanged, TokenCreated, TokenUsed,
-                           IdentityRenewed, IdentityRevoked, Tick>;
+using Event =
+    std::variant<NodeAttached, NodeDetached, NodeLost, NodeReported, RankJoined, RestoreRequested,
+                 RestoreAbandoned, PinSet, RetentionSet, JobForgotten, DrainSet, AdoptRequested,
+                 RunStateChanged, TokenCreated, TokenUsed, IdentityRenewed, IdentityRevoked, Tick>;
 
 // ---- effects ----
 
@@ -317,7 +317,8 @@ struct AdoptedVersion {
   LifeId life;
   VersionId version;
   uint32_t world = 0;
-  uint32_t ranks = 0;  // ranks of the world that have a replica without damage
+  uint32_t ranks = 0;    // ranks of the world that have a replica without damage
+  uint32_t decoded = 0;  // ranks whose shards only their parity group has
   uint64_t bytes = 0;
   uint32_t tiers = 0;   // mask of TierBit: where the adopted version is committed
   std::string why_not;  // empty: the version can be adopted
@@ -384,11 +385,10 @@ struct Finding {
   std::vector<Rank> ranks = {};  // with `kind`
 };
 
-using Effect =
-    std::variant<PutJob, EraseJob, PutLineage, EraseLineage, PutVersion, EraseVersion, PutRun,
-                 EraseRun, PutIncident, EraseIncident, PutQuarantine, EraseQuarantine, PutDrain,
-                 EraseDrain, RunsMayLeave, PutSuspect, EraseSuspect, PutToken, EraseToken,
-                 PutIdentity, Reply, Send, CloseAttach, NodeDeclaredLost, RunRestartCommand,
-                 Finding, Repaired>;
+using Effect = std::variant<PutJob, EraseJob, PutLineage, EraseLineage, PutVersion, EraseVersion,
+                            PutRun, EraseRun, PutIncident, EraseIncident, PutQuarantine,
+                            EraseQuarantine, PutDrain, EraseDrain, RunsMayLeave, PutSuspect,
+                            EraseSuspect, PutToken, EraseToken, PutIdentity, Reply, Send,
+                            CloseAttach, NodeDeclaredLost, RunRestartCommand, Finding, Repaired>;
 
 }  // namespace holdfast::coord

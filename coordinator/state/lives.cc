@@ -8,6 +8,16 @@ namespace {
 // second.
 constexpr std::chrono::seconds kRefusedShown(30);
 constexpr size_t kRefusedMax = 1024;
+
+/// Whether the report is of parity that protects the shards of the version, which was adopted
+/// without this parity.
+bool IsParityOf(const VersionState& version, const StoredReplica& report) {
+  if (version.adopted_from != report.life || report.group == nullptr) return false;
+  return std::ranges::all_of(report.group->shards, [&](const ListedShard& shard) {
+    return shard.rank.value < version.ranks.size() && version.ranks[shard.rank.value].known &&
+           version.ranks[shard.rank.value].digest == shard.digest;
+  });
+}
 }  // namespace
 
 std::vector<StoredReplica> AssignLife(const ReadContext& context,
@@ -32,7 +42,9 @@ bool CountsInThisLife(const ReadContext& context, const StoredReplica& report) {
       IsParity(report.identity.rank) ? version.parity : version.ranks;
   const uint32_t index = IsParity(report.identity.rank) ? ParityNode(report.identity.rank)
                                                         : report.identity.rank.value;
-  return index < shards.size() && shards[index].known && shards[index].digest == report.digest;
+  if (index >= shards.size()) return false;
+  if (!shards[index].known) return IsParityOf(version, report);
+  return shards[index].digest == report.digest;
 }
 
 void QuarantineReplica(Context& context, NodeIndex node, const StoredReplica& report) {

@@ -91,7 +91,7 @@ Status LoadVersion(Context& context, const VersionRecord& record) {
   };
   for (size_t i = 0; i < record.digests.size(); ++i) know(version.ranks[i], record.digests[i]);
   for (size_t i = 0; i < record.parity_digests.size(); ++i) {
-    know(version.parity[i], record.parity_digests[i]);
+    if (record.parity_digests[i] != 0) know(version.parity[i], record.parity_digests[i]);
   }
   // No node reports the replicas of a shared tier when it attaches: by the record, each rank
   // has one. A reader that does not find it reports that. The replicas of an earlier life of the

@@ -116,7 +116,8 @@ struct VersionRecord {
   int64_t wall_nanos = 0;  // of the first commit; for display
   uint64_t bytes = 0;
   std::vector<uint64_t> digests;  // by rank; empty unless committed
-  /// By member number in the incarnation's plan; empty unless committed at peer.
+  /// By member number in the incarnation's plan; empty unless committed at peer or adopted. 0: not
+  /// known.
   std::vector<uint64_t> parity_digests = {};
   LifeId adopted_from = {};  // 0: the version is of this life
   std::vector<Dispute> disputes = {};

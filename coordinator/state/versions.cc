@@ -56,7 +56,11 @@ void StoreVersion(Context& context, const Job& job, VersionState& version,
     record.digests.reserve(version.ranks.size());
     for (const RankShard& shard : version.ranks) record.digests.push_back(shard.digest);
   }
-  if (version.committed_at(Tier::kPeer)) {
+  // An adopted version may lack parity, whose digests are then not known.
+  const bool some_parity =
+      version.adopted_from.value != 0 &&
+      std::ranges::any_of(version.parity, [](const RankShard& shard) { return shard.known; });
+  if (version.committed_at(Tier::kPeer) || some_parity) {
     for (const RankShard& shard : version.parity) record.parity_digests.push_back(shard.digest);
   }
   CheckVersionRecord(context, job, record, committed_tier_bit);

@@ -111,6 +111,58 @@ TEST_F(LostStoreTest, VersionsOfALostStoreAreRetainedUntilAdopted) {
   ExpectBack(own, {});
 }
 
+// Power fails everywhere, and the disks of one node and of the coordinator do not come back.
+TEST_F(LostStoreTest, ANodeIsLostTogetherWithTheStore) {
+  constexpr int kLost = 1;
+  options_.disk_every = 1;
+  ASSERT_NO_FATAL_FAILURE(Start(kRanks, 1));
+  SaveUntilProtected();
+  job_->Close();
+  std::string version;
+  const auto protected_on_disk = [&] {
+    const std::vector<std::string> versions = VersionsOnDisk();
+    if (versions.empty()) return false;
+    version = versions.front();
+    const auto has_parity = [&](int node) {
+      const std::string folder = cluster_->DataDirs(node)[0] + "/saved/v" + version;
+      for (int number = 0; number < kRanks; ++number) {
+        if (std::filesystem::exists(fmt::format("{}/parity-{}.seal", folder, number))) return true;
+      }
+      return false;
+    };
+    return has_parity(0) && has_parity(1) && has_parity(2);
+  };
+  ASSERT_TRUE(WaitUntil(protected_on_disk, kTimeout)) << Evidence();
+  std::vector<std::string> originals;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    originals.push_back(OnNode(version, rank));
+    ASSERT_GT(originals.back().size(), words_ * 8) << version;
+  }
+
+  cluster_->KillEverything();
+  std::filesystem::remove_all(cluster_->root() + "/coordinator");
+  cluster_->DestroyNode(kLost);
+  ASSERT_EQ(OnNode(version, kLost), "");
+  ASSERT_TRUE(cluster_->StartCoordinator().ok());
+  for (int node = 0; node < kRanks; ++node) ASSERT_TRUE(cluster_->StartAgent(node).ok());
+  for (int node = 0; node < kRanks; ++node) AwaitAgent(node);
+  Cluster::CliResult would;
+  const auto complete = [&] {
+    would = Cli({"adopt", "saved", "--dry-run"});
+    return would.exit_code == 0;
+  };
+  ASSERT_TRUE(WaitUntil(complete, kTimeout)) << would.out << Evidence();
+  EXPECT_THAT(would.out, HasSubstr("1 of 3 ranks from parity"));
+  const auto adopted = Cli({"adopt", "saved"});
+  ASSERT_EQ(adopted.exit_code, 0) << adopted.out << adopted.errors;
+
+  ExpectRestored(version, originals);
+  ExpectBack(VersionId{}, {kLost});
+  // The redundancy is restored, too.
+  const auto repaired = [&] { return OnNode(version, kLost) == originals[kLost]; };
+  EXPECT_TRUE(WaitUntil(repaired, kTimeout)) << Evidence();
+}
+
 TEST_F(LostStoreTest, TheNextStartRestoresAnAdoptedVersion) {
   options_.disk_every = 1;
   ASSERT_NO_FATAL_FAILURE(Start(kRanks, 1));

@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <memory>
+
 #include "coordinator/api/run_convert.h"
 #include "coordinator/contract/limits.h"
 #include "coordinator/contract/text.h"
@@ -41,6 +44,57 @@ TEST(ConvertTest, AStoredReplicaSurvivesARoundTrip) {
   pb::StoredReplica again;
   ToProto(*report, &again);
   EXPECT_EQ(again.SerializeAsString(), GoodReplica().SerializeAsString());
+}
+
+/// The parity shard of a group of two nodes with one rank each.
+StoredReplica ReplicaWithGroup() {
+  std::vector<PlanMember> members(2);
+  std::vector<ListedShard> shards;
+  for (uint32_t i = 0; i < 2; ++i) {
+    members[i].node = "n" + std::to_string(i);
+    members[i].number = i;
+    members[i].ranks = {{Rank{i}, 4096}};
+    shards.push_back({Rank{i}, 77 + i, 4096});
+  }
+  const ShardIdentity identity{"gpt", {Incarnation{3}, Step{120}}, ParityRank(1), 2};
+  StoredReplica report{identity, Tier::kDisk, 9, 8192};
+  report.group = std::make_shared<const ShardGroup>(
+      ShardGroup{GroupPlan::Make(std::move(members), 1).value(), std::move(shards)});
+  return report;
+}
+
+TEST(ConvertTest, TheGroupOfAParityShardSurvivesARoundTrip) {
+  pb::StoredReplica wire;
+  ToProto(ReplicaWithGroup(), &wire);
+  const auto report = FromProto(wire);
+  ASSERT_TRUE(report.has_value()) << report.error().ToString();
+  ASSERT_NE(report->group, nullptr);
+  EXPECT_EQ(*report->group, *ReplicaWithGroup().group);
+}
+
+TEST(ConvertTest, AGroupThatContradictsItsPlanIsRefused) {
+  const std::vector<std::function<void(pb::StoredReplica&)>> cases = {
+      [](pb::StoredReplica& one) { one.set_rank(1); },
+      [](pb::StoredReplica& one) { one.set_world(1); },
+      [](pb::StoredReplica& one) { one.mutable_group()->set_plan("{}"); },
+      [](pb::StoredReplica& one) {
+        one.mutable_group()->set_plan(std::string(kReportedPlanBytesMax + 1, ' '));
+      },
+      [](pb::StoredReplica& one) { one.mutable_group()->mutable_shards()->RemoveLast(); },
+      [](pb::StoredReplica& one) { one.mutable_group()->add_shards()->set_rank(0); },
+      [](pb::StoredReplica& one) { one.mutable_group()->mutable_shards(0)->set_rank(1); },
+      [](pb::StoredReplica& one) {
+        one.mutable_group()->mutable_shards(0)->set_image_bytes(kSlotBytesMax + 1);
+      },
+  };
+  for (size_t i = 0; i < cases.size(); ++i) {
+    pb::StoredReplica wire;
+    ToProto(ReplicaWithGroup(), &wire);
+    cases[i](wire);
+    const auto report = FromProto(wire);
+    ASSERT_FALSE(report.has_value()) << i;
+    EXPECT_EQ(report.error().code(), ErrorCode::kInvalidArgument) << i;
+  }
 }
 
 TEST(ConvertTest, TextsAreCutBetweenCharacters) {

@@ -1,5 +1,9 @@
+#include <memory>
+#include <set>
+
 #include "coordinator/state/adoption.h"
 #include "coordinator/state/lives.h"
+#include "coordinator/state/versions.h"
 #include "tests/coordinator/state/modules/module_test.h"
 
 namespace holdfast::coord {
@@ -11,6 +15,36 @@ class AdoptionModule : public ModuleTest {
     ModuleTest::SetUp();
     for (auto& [incarnation, lineage] : job().lineages) lineage.life = options.life;
     job().lineages.erase(Incarnation{1});
+  }
+  /// Quarantines what a job of four ranks on nodes a to d left, in one parity group. `lost` nodes
+  /// left nothing. `salt` changes the digest of rank 0 that the parity shards list.
+  void QuarantineGroup(uint32_t parity, std::set<NodeIndex> lost, uint64_t salt = 0) {
+    MakeJob(4);
+    job().lineages.erase(Incarnation{1});
+    job().lineages.at(Incarnation{2}).life = options.life;
+    std::vector<PlanMember> members;
+    std::vector<ListedShard> shards;
+    for (uint32_t i = 0; i < 4; ++i) {
+      PlanMember member;
+      member.node = cluster.nodes[i].name;
+      member.number = i;
+      member.ranks = {{Rank{i}, 4096}};
+      members.push_back(member);
+      const StoredReplica shard = H(V(1, 10), i, Tier::kDisk);
+      shards.push_back({Rank{i}, shard.digest + (i == 0 ? salt : 0), shard.image_bytes});
+    }
+    const auto group = std::make_shared<const ShardGroup>(
+        ShardGroup{GroupPlan::Make(members, parity).value(), shards});
+    for (NodeIndex node = 0; node < 4; ++node) {
+      if (lost.contains(node)) continue;
+      for (const uint32_t rank : {node, ParityRank(node).value}) {
+        StoredReplica report = H(V(1, 10), rank, Tier::kDisk);
+        report.identity.world = 4;
+        report.life = LifeId{2};
+        if (IsParity(Rank{rank})) report.group = group;
+        QuarantineReplica(context, node, report);
+      }
+    }
   }
   void Quarantine(NodeIndex node, VersionId version, uint32_t rank, uint64_t life = 2) {
     StoredReplica report = H(version, rank, Tier::kDisk);
@@ -50,6 +84,76 @@ TEST_F(AdoptionModule, AnIncompleteOrContestedVersionIsNot) {
   other.digest += 1;
   QuarantineReplica(context, 0, other);
   EXPECT_THAT(Adopt(false).at(0).why_not, ::testing::HasSubstr("is not the same"));
+}
+
+TEST_F(AdoptionModule, AVersionIsCompleteIfItsParityGroupDecodesTheMissingShards) {
+  QuarantineGroup(/*parity=*/1, /*lost=*/{2});
+  const AdoptedVersion adopted = Adopt(/*dry_run=*/false).at(0);
+  EXPECT_EQ(adopted.why_not, "");
+  EXPECT_EQ(adopted.ranks, 3U);
+  EXPECT_EQ(adopted.decoded, 1U);
+  const VersionState& version = job().versions.at(V(1, 10));
+  EXPECT_EQ(version.ranks[2].digest, H(V(1, 10), 2, Tier::kDisk).digest);
+  EXPECT_TRUE(IsRestorable(job(), version));
+  EXPECT_FALSE(HasQuarantined(context, "gpt"));
+  // After a restart the remaining parity counts by its digests, although it was never committed.
+  const VersionRecord record = Added<PutVersion>().at(0).record;
+  ASSERT_EQ(record.parity_digests.size(), 4U);
+  EXPECT_EQ(record.parity_digests[0], H(V(1, 10), ParityRank(0).value, Tier::kDisk).digest);
+  EXPECT_EQ(record.parity_digests[2], 0U);
+  ASSERT_EQ(Added<PutLineage>().size(), 1U);
+  EXPECT_EQ(Added<PutLineage>()[0].record.peers.at(0).members.size(), 4U);
+}
+
+TEST_F(AdoptionModule, MoreLostNodesThanParityAreNamed) {
+  QuarantineGroup(/*parity=*/1, /*lost=*/{1, 2});
+  const std::string why = Adopt(/*dry_run=*/false).at(0).why_not;
+  EXPECT_THAT(why, ::testing::HasSubstr("2 of 4 ranks have a replica"));
+  EXPECT_THAT(why, ::testing::HasSubstr("ranks 1, 2 have none"));
+  EXPECT_THAT(why, ::testing::HasSubstr("can replace 1 of its 4 nodes"));
+  EXPECT_THAT(why, ::testing::HasSubstr("rank-1 of node b, parity-1 of node b, rank-2 of node c"));
+  EXPECT_TRUE(job().versions.empty());
+  QuarantineGroup(/*parity=*/2, /*lost=*/{1, 2});
+  EXPECT_EQ(Adopt(/*dry_run=*/false).at(0).why_not, "");
+}
+
+TEST_F(AdoptionModule, ParityOfOtherBytesIsNotUsed) {
+  QuarantineGroup(/*parity=*/1, /*lost=*/{2}, /*salt=*/1);
+  EXPECT_THAT(Adopt(/*dry_run=*/false).at(0).why_not,
+              ::testing::HasSubstr("rank 0's shard on node a is not the one that the parity on"));
+  // Without a missing shard the version is adopted as it is, without parity groups.
+  QuarantineGroup(/*parity=*/1, /*lost=*/{}, /*salt=*/1);
+  EXPECT_EQ(Adopt(/*dry_run=*/false).at(0).why_not, "");
+  EXPECT_TRUE(job().lineages.at(Incarnation{1}).peers.empty());
+}
+
+TEST_F(AdoptionModule, ParityThatNoAgentHasDescribedIsNotUsed) {
+  QuarantineGroup(/*parity=*/1, /*lost=*/{2});
+  for (Node& node : cluster.nodes) {
+    for (auto& [place, report] : node.other_lives) report.group = nullptr;
+  }
+  EXPECT_THAT(Adopt(/*dry_run=*/false).at(0).why_not,
+              ::testing::HasSubstr("no agent has described its parity yet"));
+}
+
+TEST_F(AdoptionModule, ParityThatIsListedLaterCounts) {
+  QuarantineGroup(/*parity=*/1, /*lost=*/{2});
+  const std::pair<ShardKey, Tier> place{{"gpt", V(1, 10), ParityRank(3)}, Tier::kDisk};
+  StoredReplica late = cluster.nodes[3].other_lives.at(place);
+  cluster.nodes[3].other_lives.erase(place);
+  cluster.nodes[3].other_lives.erase({{"gpt", V(1, 10), Rank{3}}, Tier::kDisk});
+  EXPECT_THAT(Adopt(/*dry_run=*/false).at(0).why_not, ::testing::HasSubstr("lacks"));
+  QuarantineGroup(/*parity=*/1, /*lost=*/{2});
+  cluster.nodes[3].other_lives.erase(place);
+  EXPECT_THAT(Adopt(/*dry_run=*/false).at(0).why_not, ::testing::HasSubstr("lacks"));
+  QuarantineGroup(/*parity=*/2, /*lost=*/{2});
+  cluster.nodes[3].other_lives.erase(place);
+  EXPECT_EQ(Adopt(/*dry_run=*/false).at(0).why_not, "");
+  EXPECT_TRUE(CountsInThisLife(context, late)) << "it lists the shards of the adopted version";
+  ShardGroup other = *late.group;
+  other.shards[0].digest += 1;
+  late.group = std::make_shared<const ShardGroup>(other);
+  EXPECT_FALSE(CountsInThisLife(context, late));
 }
 
 TEST_F(AdoptionModule, AnIncarnationOfThisLifeIsNotReplaced) {
