@@ -90,6 +90,7 @@ int Main(int argc, char** argv) {
   std::vector<std::string> seeds_of;
   bool quick = false;
   bool tuning = false;
+  std::optional<uint64_t> first_seed;
   bool verbose = false;
   bool no_cost = false;
   uint32_t cost_ranks = 0;
@@ -105,6 +106,8 @@ int Main(int argc, char** argv) {
   app.add_option("--into", into, "write the tables into this Markdown file");
   app.add_option("--keep", keep, "file of outcomes: runs in it are not repeated");
   app.add_option("--rows", rows, "also write the results to this JSON file, for bench/run.sh");
+  app.add_option("--first-seed", first_seed,
+                 "the first seed of each cell (default: the seeds for reports)");
   app.add_flag("--tuning", tuning, "use the seeds for tuning the detector, not those for reports");
   app.add_flag("--verbose", verbose, "print every run with a missed fault or a false verdict");
   app.add_flag("--no-cost", no_cost, "do not measure the time of an evaluation");
@@ -124,6 +127,7 @@ int Main(int argc, char** argv) {
     options.seeds_of[ranks] = seeds;
   }
   if (tuning) options.first_seed = kTuningSeed;
+  if (first_seed) options.first_seed = *first_seed;
   std::optional<KeptOutcomes> kept;
   if (!keep.empty()) {
     Result<KeptOutcomes> opened = KeptOutcomes::Open(keep);

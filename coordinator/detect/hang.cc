@@ -256,10 +256,13 @@ class HangFinder {
     const bool runs = info.latest.process_state == 'R' && EnqueuedBy(rank, operation) == nullptr;
     const RootState state = runs ? RootState::kRunning : RootState::kOutsideCommunication;
     const uint64_t patience = patience_.ToBlame(operation, rank, state, now_);
-    if (waited < patience || ProgressedRecently(rank, patience) ||
-        !IsAbsentLongEnough(rank, operation, patience)) {
+    const bool awaited = waited >= patience && IsAbsentLongEnough(rank, operation, patience);
+    // The others may have reached the operation long after the rank's last step.
+    const uint64_t idle = patience_.IdleFor(rank);
+    if ((!awaited && idle < patience) || ProgressedRecently(rank, patience)) {
       return AsSuspicion(std::move(verdict), patience);
     }
+    verdict.lasting_ns = std::max(waited, idle);
     // A person has stopped the process in a debugger: alert only.
     if (info.latest.process_state == 't') verdict.action = Action::kAlert;
     return verdict;
@@ -460,8 +463,11 @@ class HangFinder {
       return std::nullopt;
     }
     if (!is_cut) BlameConnection(table_, operation, verdict);
-    const uint64_t patience = patience_.ToBlame(
-        operation, kNone, is_cut ? RootState::kUnreachable : RootState::kCommunicating, now_);
+    // A rank that works outside communication notices the end of an operation late.
+    const RootState state = is_cut                   ? RootState::kUnreachable
+                            : operation.left.empty() ? RootState::kCommunicating
+                                                     : RootState::kOutsideCommunication;
+    const uint64_t patience = patience_.ToBlame(operation, kNone, state, now_);
     if (operation.youngest_ns < patience) return AsSuspicion(std::move(verdict), patience);
     return verdict;
   }

@@ -23,6 +23,18 @@ void LagTracker::Begin() {
     std::fill(lags->begin(), lags->end(), 0.0);
   }
   for (Kind& kind : kinds_) std::fill(kind.waits.begin(), kind.waits.end(), -1.0);
+  std::fill(seen_.begin(), seen_.end(), uint64_t{0});
+  operations_in_window_ = 0;
+}
+
+/// Counts the operations of the kind since the last one that was reported. `including`: 1 with the
+/// operation itself, else 0.
+void LagTracker::CountUpTo(const GatheredOperation& operation, uint64_t including) {
+  Kind& kind = kinds_[static_cast<size_t>(operation.kind)];
+  const uint64_t missing =
+      kind.next == 0 || operation.sequence < kind.next ? 0 : operation.sequence - kind.next;
+  operations_in_window_ += missing + including;
+  kind.next = operation.sequence + including;
 }
 
 double LagTracker::carried() const {
@@ -60,6 +72,8 @@ void LagTracker::Add(const GatheredOperation& operation) {
   for (const Sample& sample : operation.samples) {
     if (sample.present()) scratch_.push_back(static_cast<double>(sample.duration_ns() - least));
   }
+  CountUpTo(operation, 1);
+  const bool comparable = scratch_.size() >= 2 && scratch_.size() * 2 >= operation.samples.size();
   const double usual = LowerMedian(std::span<double>(scratch_));
   const double most = scratch_.empty() ? 0 : *std::max_element(scratch_.begin(), scratch_.end());
   // In a pair or a triple the lower median may be the late member's own wait.
@@ -78,6 +92,7 @@ void LagTracker::Add(const GatheredOperation& operation) {
     const auto wait = static_cast<double>(sample.duration_ns() - least);
     const double lag = reference - wait;
     sums_[i] += lag;
+    seen_[i] += comparable ? 1 : 0;
     largest_[i] = std::max(largest_[i], lag);
     if (!same_row) {
       rows_[i] += in_row_[i];

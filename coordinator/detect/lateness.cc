@@ -73,7 +73,8 @@ void Lateness::Add(const GatheredOperation& operation, double iteration_ns,
   if (windows_ < kFirstWindows && least_ns > kLongerWindows * min_window_ns_) ResetTracks(least_ns);
   const bool ends = wall_ns >= least_ns;  // false also for operations that arrive out of order
   const bool whole = ends && HoldsWholeIterations(operation, wall_ns, iteration_ns);
-  const bool comparable = whole || !work_differs_;
+  const bool unequal = work_differs_ || (!equal_work_ && iteration_ns > 0);
+  const bool comparable = whole || !unequal;
   if (!ends || (!comparable && wall_ns < kWaitForWholeIterations * iteration_ns)) {
     if (IsSynchronous(operation.kind)) lag_.Add(operation);
     return;
@@ -129,6 +130,7 @@ void Lateness::ComputeOwnTimes(const GatheredOperation& operation,
     const Sample& to = operation.samples[i];
     if (!from.present() || !to.present() || to.started_ns < from.started_ns) continue;
     if (!excused.empty() && excused[i]) continue;
+    if (lag_.seen(i) < LagTracker::kSeenMin) continue;
     double own = -static_cast<double>(to.duration_ns());  // the last member waits least
     double bytes = 0;
     if (!by_waits_only_) {
@@ -193,6 +195,7 @@ void Lateness::SubtractWork(RoleBaseline& baseline) {
 
 void Lateness::AddWindow(const GatheredOperation& operation, double wall_ns,
                          const std::vector<bool>& excused, RoleBaseline& baseline) {
+  if (IsSynchronous(operation.kind)) lag_.End(operation);
   ComputeOwnTimes(operation, excused);
   if (position_.size() < 2 || position_.size() * 2 < anchor_.size()) return;
   if (IsSynchronous(operation.kind) || UpdateTransfersDiffer()) SubtractWork(baseline);
@@ -238,10 +241,29 @@ double Lateness::ReduceToGrowth(uint32_t position, double excess, double own_ns,
   return std::min(excess, tracks_[position].usual() + growth);
 }
 
+/// Returns how much the reference is later than usual because members are missing in this window,
+/// as a share of the window. If half of the members have more work than the others, one missing
+/// member moves the median from one half to the other. Returns nullopt while this is unknown.
+std::optional<double> Lateness::ReferenceShift() {
+  if (position_.size() == anchor_.size()) return 0;
+  std::vector<double> all;
+  std::vector<double> present;
+  for (const Track& track : tracks_) {
+    if (!track.knows_past()) {
+      return tracks_.size() < kManyMembers ? std::nullopt : std::optional<double>(0);
+    }
+    all.push_back(track.usual());
+  }
+  for (const uint32_t position : position_) present.push_back(tracks_[position].usual());
+  return LowerMedian(std::span<double>(present)) - LowerMedian(std::span<double>(all));
+}
+
 /// `operations`: in the window; 0: unknown.
 void Lateness::RecordWindow(double wall_ns, double operations, RoleBaseline& baseline) {
+  const auto shift_of_reference = ReferenceShift();
+  if (!shift_of_reference) return;
   scratch_ = own_ns_;
-  const double usual = LowerMedian(std::span<double>(scratch_));
+  const double usual = LowerMedian(std::span<double>(scratch_)) - *shift_of_reference * wall_ns;
   const double carried = lag_.carried();
   for (size_t i = 0; i < own_ns_.size(); ++i) {
     double excess = own_ns_[i] - usual;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -63,6 +64,7 @@ class Lateness {
   double MinWindow(double iteration_ns) const;
   bool UpdateTransfersDiffer();
   void SubtractWork(RoleBaseline& baseline);
+  std::optional<double> ReferenceShift();
   void RecordNoise(RoleBaseline& baseline);
   double ReduceToGrowth(uint32_t position, double excess, double own_ns, double wall_ns,
                         double operations);

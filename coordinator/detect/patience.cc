@@ -7,6 +7,7 @@ namespace {
 
 constexpr uint64_t kOperationsKnown = 20;
 constexpr double kStepFactor = 1.5;     // times the rank's own steps, or the communicator's pauses
+constexpr double kIdleSteps = 2;        // the rank's own steps, subtracted from its idle time
 constexpr double kPauseFactor = 1.25;   // times the longest pause of the job
 constexpr double kDurationFactor = 10;  // times an operation's 99th percentile, up to absent_after
 constexpr double kSuspectFactor = 2;    // times an operation's 99th percentile
@@ -30,6 +31,16 @@ uint64_t Patience::ToSuspect(const Operation& operation) const {
                   Nanos(kSuspectFactor * static_cast<double>(P99Of(operation))));
 }
 
+bool Patience::KnowsSteps(uint32_t rank) const { return table_.rank(rank).steps_ns.full(); }
+
+uint64_t Patience::IdleFor(uint32_t rank) const {
+  const RankInfo& info = table_.rank(rank);
+  if (!KnowsSteps(rank) || info.moved_at == Clock::TimePoint::min()) return 0;
+  const auto idle = static_cast<double>((table_.node(info.node).as_of - info.moved_at).count());
+  const auto grace = static_cast<double>(info.grace_ns);
+  return Nanos(idle - grace - kIdleSteps * MaxOf(info.steps_ns.values()));
+}
+
 /// The length of legitimate pauses that the job has shown so far, with a margin.
 uint64_t Patience::UsualPause(const Operation& operation, uint32_t rank,
                               Clock::TimePoint now) const {
@@ -37,11 +48,17 @@ uint64_t Patience::UsualPause(const Operation& operation, uint32_t rank,
   const auto p99 = static_cast<double>(P99Of(operation));
   const auto absent = static_cast<double>(options_.absent_after.count());
   double pause = std::min(kDurationFactor * p99, std::max(absent, kStepFactor * p99));
-  pause = std::max(pause, kStepFactor * MaxOf(comm.pauses_ns.values()));
+  // Steps show more often than operations whether a rank makes progress. A pause between operations
+  // does not excuse an operation that all ranks have started, unless some of them have left it: the
+  // others may only not have noticed its end.
+  if (rank == kNone ? !operation.left.empty() : !KnowsSteps(rank)) {
+    pause = std::max(pause, kStepFactor * MaxOf(comm.pauses_ns.values()));
+  }
   pause = std::max(pause, kPauseFactor * static_cast<double>(table_.longest_pause_ns()));
   const uint32_t subject = rank == kNone ? operation.starters.front().rank : rank;
   pause = std::max(pause, kStepFactor * MaxOf(table_.rank(subject).steps_ns.values()));
-  if (!table_.any_completed() || (rank != kNone && !table_.rank(rank).has_begun())) {
+  const bool first = !table_.any_completed() && !KnowsSteps(subject);
+  if (first || (rank != kNone && !table_.rank(rank).has_begun())) {
     // For a first operation, only the time that the other ranks needed to reach it is known.
     const auto reached = now - Clock::Duration(static_cast<int64_t>(operation.oldest_ns));
     const auto needed = static_cast<double>((reached - table_.first_report()).count());

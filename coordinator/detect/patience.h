@@ -31,8 +31,12 @@ class Patience {
   /// for; kNone if there is none.
   uint64_t ToBlame(const Operation& operation, uint32_t rank, RootState state,
                    Clock::TimePoint now) const;
+  /// Returns for how long the rank has certainly made no progress, in ns: since its last step, less
+  /// twice its longest recent step and its marked phases. 0 if its steps are not known.
+  uint64_t IdleFor(uint32_t rank) const;
 
  private:
+  bool KnowsSteps(uint32_t rank) const;
   uint64_t P99Of(const Operation& operation) const;
   uint64_t UsualPause(const Operation& operation, uint32_t rank, Clock::TimePoint now) const;
 

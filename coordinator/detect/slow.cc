@@ -40,13 +40,17 @@ constexpr double kLastingSpreadMin = 0.003;  // robust spread of lasting excesse
 /// is averaged in, with the weight of kLastingSpreadWeight members.
 constexpr double kLastingSpreadUsual = 0.0045;
 constexpr double kLastingSpreadWeight = 8;
-constexpr size_t kRingMin = 4;         // members of a ring; two or three may be pipeline stages
-constexpr double kSimilarShare = 0.5;  // of a rank's excess: the other rank is of the same kind
-constexpr size_t kKindShare = 64;      // one rank in this many may be similar by chance
-/// With fewer other ranks than this, the usual spread does not show. A rank that was always late
-/// then counts as a straggler only from the excess kFewAlwaysMin on: it may only be of a slower
-/// kind.
-constexpr size_t kFewOthers = 6;
+constexpr size_t kRingMin = 4;        // members of a ring; two or three may be pipeline stages
+constexpr double kAlwaysShare = 0.5;  // of a rank's excess, in its past: it was always that late
+/// Of a rank's excess: the other rank is of the same kind. A rank that computes while an operation
+/// waits for a slower rank shows only a part of its excess.
+constexpr double kSimilarShare = 0.35;
+constexpr size_t kKindShare = 64;  // one rank in this many may be similar by chance
+constexpr size_t kFewOthers = 6;   // fewer have no quantiles
+/// With fewer other ranks than this, the usual spread of lasting differences between healthy ranks
+/// does not show. A rank that was always late then counts as a straggler only from the excess
+/// kFewAlwaysMin on: it may only be of a slower kind.
+constexpr size_t kFewAlways = 24;
 constexpr double kFewAlwaysMin = 0.06;
 constexpr double kShiftMin = 0.0015;                // least spread of members' changes
 constexpr double kLongShiftMin = 0.0007;            // likewise, of long-lasting changes
@@ -58,13 +62,19 @@ constexpr double kVeryLateTimes = 3;   // times the expected number, to run the 
 constexpr double kVeryLateUnseen = 3;  // upper bound at 95 % where no event was seen
 constexpr uint32_t kVeryLateWidths[] = {16, 32, 64, 128};
 constexpr uint32_t kStallsPerBurst = 2;
+constexpr double kStallsAtMost = 0.6;  // of the windows: more are lateness, which is judged as such
 constexpr double kFalsePositiveRate = 1e-6;  // upper bound over all ranks
 
 constexpr double kIndependentSteps = 3;  // without an operation: ranks do not wait for each other
 constexpr double kUnstableWindows = 25;
 constexpr double kUnstableWindowNs = 1e9;
 constexpr double kImmediateFactor = 2;  // times the least z, for a verdict from one set of windows
-constexpr double kUnstableFactor = 2;   // times the least z, while transfers are slow
+// Times the least z, while transfers are slow. A pair has no other rank whose work overlaps as
+// much.
+constexpr double kUnstableFactor = 2;
+constexpr double kUnstablePairFactor = 4;
+/// An iteration that became longer by more than this many times a rank's change has another cause.
+constexpr double kUnexplainedFactor = 3;
 
 bool IsPlausible(const CollectiveRecord& record) {
   return static_cast<uint8_t>(record.kind) < kCollectiveKinds && record.sequence < kSequenceMax &&
@@ -80,8 +90,21 @@ std::string_view RoleName(CommunicatorRole role) {
   return kNames[static_cast<size_t>(role)];
 }
 
+/// Returns the distance between neighbouring members of a communicator of unknown role, else 0.
+uint32_t StrideOf(const CommInfo& comm) {
+  if (comm.role != CommunicatorRole::kUnknown || comm.by_rank.size() < 2) return 0;
+  return comm.members[comm.by_rank[1]] - comm.members[comm.by_rank[0]];
+}
+
+/// Returns the usual change of the role's members against their own past. The upper quantile covers
+/// changes that few members have at once, such as heat.
+double UsualShift(const RoleBaseline& baseline) {
+  std::vector<double> shifts(baseline.shifts.values().begin(), baseline.shifts.values().end());
+  return std::max(baseline.shifts.Median(), Quantile(shifts, 0.8) * kUpperToMedian);
+}
+
 bool WasAlwaysLate(const Track& track, double excess) {
-  return track.knows_past() && track.usual() >= kSimilarShare * excess;
+  return track.knows_past() && track.usual() >= kAlwaysShare * excess;
 }
 
 }  // namespace
@@ -97,8 +120,24 @@ double LastingSpread(std::span<double> excesses) {
   return std::max({weighted, shown, kLastingSpreadMin});
 }
 
-std::optional<FrequentStalls> FindFrequentStalls(const Track& track, const RoleBaseline& baseline,
-                                                 size_t tracks) {
+namespace {
+
+/// Returns the rate of very late windows of the other members of a communicator.
+double StallRate(std::span<const Track> members, const Track& but, size_t level) {
+  uint64_t very_late = 0;
+  uint64_t windows = 0;
+  for (const Track& member : members) {
+    if (&member == &but) continue;
+    very_late += member.very_late_count(level);
+    windows += std::min(member.windows(), WindowHistory::kCapacity);
+  }
+  return windows == 0 ? 0 : static_cast<double>(very_late) / static_cast<double>(windows);
+}
+
+}  // namespace
+
+std::optional<FrequentStalls> FindFrequentStalls(const Track& track, std::span<const Track> members,
+                                                 const RoleBaseline& baseline, size_t tracks) {
   if (track.very_late_count() < kVeryLateMin) return std::nullopt;
   constexpr double kTests = Track::kLevels * std::size(kVeryLateWidths);
   // The bound on false positives is shared by all tests of all ranks.
@@ -109,11 +148,13 @@ std::optional<FrequentStalls> FindFrequentStalls(const Track& track, const RoleB
     const auto others =
         static_cast<double>(baseline.very_late[level] - std::min(baseline.very_late[level], own));
     const double p =
-        (others + kVeryLateUnseen) / static_cast<double>(baseline.windows - windows + 1);
+        std::max((others + kVeryLateUnseen) / static_cast<double>(baseline.windows - windows + 1),
+                 StallRate(members, track, level));
     for (const uint32_t width : kVeryLateWidths) {
       const uint32_t very_late = track.very_late_count(level, width);
       const uint32_t examined = std::min(width, track.windows());
       if (very_late < kVeryLateMin || very_late < kVeryLateTimes * p * examined) continue;
+      if (very_late > kStallsAtMost * examined) continue;
       // Stalls come in bursts: two of them count as one independent event.
       if (BinomialTail(very_late / kStallsPerBurst, examined / kStallsPerBurst, p) < p_max) {
         return FrequentStalls{.very_late = very_late,
@@ -253,10 +294,12 @@ void SlownessDetector::Observe(const Digest& digest, Index node, Table& table,
   }
 }
 
-const SlownessDetector::Class SlownessDetector::kStepsClass = {CommunicatorRole::kUnknown, true, 0};
+const SlownessDetector::Class SlownessDetector::kStepsClass = {CommunicatorRole::kUnknown, true, 0,
+                                                               0};
 
 SlownessDetector::Class SlownessDetector::ClassOf(Index comm, const Table& table) const {
-  return {table.comm(comm).role, !watches_[comm]->spans_stages, table.comm(comm).members.size()};
+  const CommInfo& info = table.comm(comm);
+  return {info.role, !watches_[comm]->spans_stages, info.members.size(), StrideOf(info)};
 }
 
 const std::vector<SlownessDetector::LastingExcess>& SlownessDetector::LastingExcesses(
@@ -269,7 +312,7 @@ const std::vector<SlownessDetector::LastingExcess>& SlownessDetector::LastingExc
       const Track& track = lateness.tracks()[position];
       const double excess = track.excess();
       if (track.recent() < kTrackMin || excess == 0) continue;  // 0: the reference itself
-      lasting.push_back({members[position], excess, WasAlwaysLate(track, excess)});
+      lasting.push_back({members[position], excess});
     }
   };
   if (of == kStepsClass) add(steps_->lateness(), all_ranks_);
@@ -284,8 +327,8 @@ const std::vector<SlownessDetector::LastingExcess>& SlownessDetector::LastingExc
 /// late is a straggler only if hardly any other rank is similar. Otherwise these ranks form a kind
 /// of their own, for example with older GPUs. `few`: a factor on the spread of small communicators.
 bool SlownessDetector::IsLaterThanPeers(const Track& track, uint32_t rank,
-                                        const std::vector<LastingExcess>& lasting, double few,
-                                        double& z) const {
+                                        const std::vector<LastingExcess>& lasting,
+                                        const RoleBaseline& baseline, double few, double& z) const {
   const double excess = track.excess();
   const bool always = WasAlwaysLate(track, excess);
   std::vector<double> others;
@@ -293,30 +336,37 @@ bool SlownessDetector::IsLaterThanPeers(const Track& track, uint32_t rank,
   for (const LastingExcess& other : lasting) {
     if (other.rank == rank) continue;
     others.push_back(std::abs(other.excess));
-    if (other.always && other.excess >= kSimilarShare * excess) similar.insert(other.rank);
+    if (other.excess >= kSimilarShare * excess) similar.insert(other.rank);
   }
   z = 0.6745 * excess / (few * LastingSpread(others));
   if (z <= options_.z_min) return false;
   // A rank that was not always late has changed. The change must exceed noise that lasts for a
   // while.
-  if (!always) return !track.knows_past() || ChangeZ(track, RoleBaseline()) > options_.z_min;
-  if (others.size() < kFewOthers && excess < kFewAlwaysMin) return false;
+  if (!always) return !track.knows_past() || ChangeZ(track, baseline) > options_.z_min;
+  if (others.size() < kFewAlways && excess < kFewAlwaysMin) return false;
   return similar.size() <= others.size() / kKindShare;
 }
 
 /// Returns the z-score of the member's change, relative to the usual changes of the role's members
 /// and to noise.
 double SlownessDetector::ChangeZ(const Track& track, const RoleBaseline& baseline) {
-  const double usual = 1.4826 * std::max(baseline.shifts.Median(), kShiftMin);
+  const double usual = 1.4826 * std::max(UsualShift(baseline), kShiftMin);
   const double noise = std::max(baseline.noise, track.own_noise());
   return track.shift() / std::max(usual, track.shift_error(noise));
 }
 
 /// Returns the same for a long-lasting change, whose longer average has less noise.
 double SlownessDetector::LongChangeZ(const Track& track, const RoleBaseline& baseline) {
-  const double usual = 1.4826 * std::max(baseline.shifts.Median(), kLongShiftMin);
+  const double usual = 1.4826 * std::max(UsualShift(baseline), kLongShiftMin);
   const double noise = std::max(baseline.noise, track.own_noise());
   return track.lasting_shift() / std::max(usual, track.lasting_shift_error(noise));
+}
+
+/// Whether iterations are longer than before, and a rank that needs `change_ns` more time of its
+/// own does not explain it. Slow transfers change how computing and operations overlap.
+bool SlownessDetector::HasOtherCause(double change_ns) const {
+  const auto shift = pace_.shift();
+  return shift && shift->after_ns - shift->before_ns > kUnexplainedFactor * change_ns;
 }
 
 std::optional<Verdict> SlownessDetector::JudgeMember(Index comm, uint32_t position,
@@ -335,24 +385,30 @@ std::optional<Verdict> SlownessDetector::JudgeMember(Index comm, uint32_t positi
   const bool slower = slower_count >= options_.windows_late;
   std::optional<FrequentStalls> stalls;
   if (equal_work && !transfers_unstable_) {
-    stalls = FindFrequentStalls(track, baseline, table.world());
+    stalls = FindFrequentStalls(track, lateness.tracks(), baseline, table.world());
   }
   const bool small = track.small_change(lateness.small_change_min());
   if (!late && !slower && !small && !stalls) return std::nullopt;
   const uint32_t rank = members[position];
+  // In a ring, a rank computes while its sends wait for slow neighbours. Its own time then shows
+  // only a part of what it has in common with them.
+  const bool ring = !steps && table.comm(comm).pairwise;
   // A pair or a triple is measured against its fastest member: the spreads of two members add up.
   const double few = members.size() < 4 ? std::sqrt(2.0) : 1;
   double late_z = 0;
-  const double doubt = transfers_unstable_ ? kUnstableFactor : 1;
+  const bool unstable =
+      transfers_unstable_ || HasOtherCause(std::max(track.shift(), 0.0) * lateness.window_ns());
+  const double doubt = !unstable ? 1 : members.size() < 4 ? kUnstablePairFactor : kUnstableFactor;
   // Among thousands of windows, noise exceeds the limit in some, but not in consecutive sets.
   // Without the confirmation of twice as many windows, z must be twice as high.
   const auto enough = [&](double z, double z_min, uint32_t count_of_twice) {
     const bool confirmed = count_of_twice >= 2 * options_.windows_late;
     return z > doubt * (confirmed ? z_min : kImmediateFactor * z_min);
   };
-  const bool is_late = late &&
-                       IsLaterThanPeers(track, rank, LastingExcesses(of, table), few, late_z) &&
-                       enough(late_z, options_.z_min, track.late_count(2 * options_.windows));
+  const bool is_late =
+      late && IsLaterThanPeers(track, rank, LastingExcesses(of, table), baseline, few, late_z) &&
+      !(ring && WasAlwaysLate(track, track.excess())) &&
+      enough(late_z, options_.z_min, track.late_count(2 * options_.windows));
   const double slower_z = slower ? ChangeZ(track, baseline) : 0;
   const double small_z = small ? LongChangeZ(track, baseline) : 0;
   const bool is_slower =
@@ -490,7 +546,8 @@ void SlownessDetector::AddTransfers(const RankTransfers& transfers, Index comm,
                                     const Table& table) {
   const CommInfo& info = table.comm(comm);
   const bool watched = comm < watches_.size() && watches_[comm];
-  const Class of = watched ? ClassOf(comm, table) : Class{info.role, false, info.members.size()};
+  const Class of =
+      watched ? ClassOf(comm, table) : Class{info.role, false, info.members.size(), StrideOf(info)};
   if (const auto pool = pools_.find(of); pool != pools_.end()) pool->second.matrix.Add(transfers);
   if (scanned_at_ == Clock::TimePoint()) return;
   scans_.try_emplace(of, kMatrixCellsPerMember * table.world()).first->second.matrix.Add(transfers);

@@ -27,9 +27,10 @@ struct FrequentStalls {
   uint64_t all_very_late = 0;  // of all members, in all windows
 };
 /// Returns the member's stalls if they are more frequent than chance explains for any of `tracks`
-/// ranks, else nullopt. Tests several lengths of time and several levels of lateness.
-std::optional<FrequentStalls> FindFrequentStalls(const Track& track, const RoleBaseline& baseline,
-                                                 size_t tracks);
+/// ranks, else nullopt. Tests several lengths of time and several levels of lateness. `members`:
+/// all tracks of the member's communicator.
+std::optional<FrequentStalls> FindFrequentStalls(const Track& track, std::span<const Track> members,
+                                                 const RoleBaseline& baseline, size_t tracks);
 
 class SlownessDetector {
  public:
@@ -72,21 +73,24 @@ class SlownessDetector {
   void StartSteps(const Table& table);
   void FinishSteps(const Table& table, Clock::TimePoint now);
   void FindStragglers(const Table& table, std::vector<Verdict>& verdicts) const;
-  /// The lasting lateness of a rank, and whether it was always that late.
+  /// The lasting lateness of a rank.
   struct LastingExcess {
     uint32_t rank = 0;
     double excess = 0;
-    bool always = false;
   };
-  /// Communicators whose members are comparable: same role, same size, and equal work or not.
-  using Class = std::tuple<CommunicatorRole, bool, size_t>;
+  /// Communicators whose members are comparable: same role, same size, and equal work or not. If
+  /// roles are not reported, the distance between neighbouring members stands for the role: it is
+  /// the same in all groups of one dimension of the job (tensor, pipeline, data).
+  using Class = std::tuple<CommunicatorRole, bool, size_t, uint32_t>;
   static const Class kStepsClass;
   Class ClassOf(Index comm, const Table& table) const;
   const std::vector<LastingExcess>& LastingExcesses(const Class& of, const Table& table) const;
   bool IsLaterThanPeers(const Track& track, uint32_t rank,
-                        const std::vector<LastingExcess>& lasting, double few, double& z) const;
+                        const std::vector<LastingExcess>& lasting, const RoleBaseline& baseline,
+                        double few, double& z) const;
   static double ChangeZ(const Track& track, const RoleBaseline& baseline);
   static double LongChangeZ(const Track& track, const RoleBaseline& baseline);
+  bool HasOtherCause(double change_ns) const;
   /// `comm`: kNone for the steps.
   std::optional<Verdict> JudgeMember(Index comm, uint32_t position, const Table& table) const;
   void FindSlowTransfers(const Table& table, Clock::TimePoint now, std::vector<Verdict>& verdicts);

@@ -1,10 +1,13 @@
 #include "coordinator/restart/incidents.h"
 
 #include <algorithm>
+#include <set>
 
 namespace holdfast::coord {
 namespace {
 constexpr auto kRepeatWindow = std::chrono::minutes(10);
+constexpr std::chrono::nanoseconds kBlamedFor = std::chrono::hours(7 * 24);
+constexpr size_t kBlamedAtOnce = 2;  // nodes: more probably share a cause
 }  // namespace
 
 IncidentRecord& OpenIncident(RunContext& context, const std::string& job, const Failure& failure) {
@@ -69,6 +72,18 @@ void CloseIncidents(RunContext& context, const std::string& job, IncidentState s
     incident.state = state;
     StoreIncident(context, incident, false);
   }
+}
+
+std::map<std::string, uint32_t> BlamedNodes(const RunReadContext& context) {
+  std::map<std::string, std::set<std::string>> jobs_of;
+  for (const auto& [id, incident] : context.table.incidents) {
+    const bool recent = context.at.wall_nanos - incident.wall_nanos < kBlamedFor.count();
+    if (!recent || incident.nodes.size() > kBlamedAtOnce) continue;
+    for (const std::string& node : incident.nodes) jobs_of[node].insert(incident.job);
+  }
+  std::map<std::string, uint32_t> blamed;
+  for (const auto& [node, jobs] : jobs_of) blamed[node] = static_cast<uint32_t>(jobs.size());
+  return blamed;
 }
 
 void NoteFinding(RunContext& context, const Finding& finding) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -55,6 +56,10 @@ void MarkIncidents(RunContext& context, const std::string& job, int64_t Incident
 
 /// Moves the open incidents of the job to `state`.
 void CloseIncidents(RunContext& context, const std::string& job, IncidentState state);
+
+/// Returns, by node, the number of jobs that had an incident in the last week which names the node
+/// and at most one other. A fault of one job counts once, however often it occurs.
+std::map<std::string, uint32_t> BlamedNodes(const RunReadContext& context);
 
 /// Records a finding of State as an incident if it has a kind or reports damage.
 void NoteFinding(RunContext& context, const Finding& finding);

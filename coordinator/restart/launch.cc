@@ -160,6 +160,7 @@ void TryLaunch(RunContext& context, Run& run) {
   request.before = run.record.nodes;
   request.usable = UsableNodes(context, &run);
   request.avoid = NodesToAvoid(context, run);
+  request.blamed = BlamedNodes(context);
   // Only the first launch also waits for the spares.
   if (run.record.launches == 0) request.nodes += run.record.spec.spares;
   Placement placement = Place(request);

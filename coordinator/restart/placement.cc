@@ -24,6 +24,13 @@ Placement Place(const PlacementRequest& request) {
   for (const std::string& node : request.usable) {
     if (taken.count(node) == 0) others.push_back(node);
   }
+  const auto blamed = [&request](const std::string& node) {
+    const auto found = request.blamed.find(node);
+    return found == request.blamed.end() ? 0U : found->second;
+  };
+  std::stable_sort(others.begin(), others.end(), [&](const std::string& a, const std::string& b) {
+    return blamed(a) < blamed(b);
+  });
   std::stable_partition(others.begin(), others.end(), stays);
   size_t next = 0;
   // If a node to avoid is needed after all, the second loop returns it to its own place.

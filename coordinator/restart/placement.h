@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -14,6 +15,8 @@ struct PlacementRequest {
   std::vector<std::string> before;  // of the previous launch, by node rank; empty: the first launch
   std::set<std::string> usable;     // attached, launches workers, has no other run, not quarantined
   std::set<std::string> avoid;      // usable nodes that are taken only if there are too few others
+  std::map<std::string, uint32_t> blamed =
+      {};  // by node: recent jobs with an incident that names it
 };
 
 struct Placement {
@@ -24,7 +27,8 @@ struct Placement {
 };
 
 /// Places the ranks. A node keeps its place, so that ranks return to their shards. A place whose
-/// node is not usable goes to the first other node by name; nodes to avoid come last.
+/// node is not usable goes to the other node that the fewest jobs blame, and of several to the
+/// first by name; nodes to avoid come last.
 Placement Place(const PlacementRequest& request);
 
 }  // namespace holdfast::coord

@@ -13,6 +13,8 @@
 
 namespace holdfast::detect {
 
+inline constexpr uint64_t kMs = 1'000'000;  // in ns
+inline const Clock::TimePoint kNow(std::chrono::hours(1));
 inline constexpr CollectiveKind kReduce = CollectiveKind::kAllReduce;
 inline constexpr uint64_t kAll = 0xa;  // the communicator of all ranks
 
@@ -138,5 +140,18 @@ class FakeJob {
  public:
   Detector detector;
 };
+
+/// Six ranks in one communicator. The given ranks have been in its operation 5 for `age_s`.
+inline FakeJob InOperation(const std::vector<uint32_t>& ranks, double age_s) {
+  FakeJob job(6);
+  job.AddComm(kAll, CommunicatorRole::kData, {0, 1, 2, 3, 4, 5});
+  job.Complete(kAll, 4);
+  job.Evaluate();
+  job.Evaluate();  // now all communicators are confirmed
+  job.Advance(std::chrono::seconds(70));
+  job.Evaluate();
+  for (uint32_t rank : ranks) job.AddFlight(rank, kAll, kReduce, 5, age_s);
+  return job;
+}
 
 }  // namespace holdfast::detect

@@ -17,19 +17,6 @@ constexpr double kLongS = 61;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-/// Six ranks in one communicator. The given ranks have been in its operation 5 for `age_s`.
-FakeJob InOperation(const std::vector<uint32_t>& ranks, double age_s) {
-  FakeJob job(6);
-  job.AddComm(kAll, CommunicatorRole::kData, {0, 1, 2, 3, 4, 5});
-  job.Complete(kAll, 4);
-  job.Evaluate();
-  job.Evaluate();  // now all communicators are confirmed
-  job.Advance(seconds(70));
-  job.Evaluate();
-  for (uint32_t rank : ranks) job.AddFlight(rank, kAll, kReduce, 5, age_s);
-  return job;
-}
-
 TEST(HangTest, TheRankThatDoesNotJoinIsBlamed) {
   FakeJob job = InOperation({0, 1, 2, 4, 5}, kLongS);
   const auto verdicts = job.Evaluate();
@@ -82,62 +69,6 @@ TEST(HangTest, ARankInADebuggerIsOnlyAnAlert) {
   ASSERT_THAT(verdicts, SizeIs(1));
   EXPECT_EQ(verdicts[0].action, Action::kAlert);
   EXPECT_THAT(verdicts[0].evidence[1], HasSubstr("held by a debugger"));
-}
-
-TEST(HangTest, PatienceForAFirstOperationCoversTheTimeThatOthersNeeded) {
-  // The other ranks compiled for two minutes.
-  FakeJob job(6);
-  job.AddComm(kAll, CommunicatorRole::kData, {0, 1, 2, 3, 4, 5});
-  job.Evaluate();
-  job.Advance(seconds(120 + 100));
-  for (uint32_t rank : {0U, 1U, 2U, 4U, 5U}) job.AddFlight(rank, kAll, kReduce, 0, 100);
-  EXPECT_THAT(job.Evaluate(), IsEmpty());
-  job.ClearFlights();
-  job.Advance(seconds(100));
-  for (uint32_t rank : {0U, 1U, 2U, 4U, 5U}) job.AddFlight(rank, kAll, kReduce, 0, 200);
-  EXPECT_THAT(job.Evaluate(), SizeIs(1));
-}
-
-TEST(HangTest, PatienceCoversOneAndAHalfOfTheLongestStep) {
-  for (const double age_s : {100.0, 140.0}) {
-    FakeJob job = InOperation({0, 1, 2, 4, 5}, age_s);
-    job.state(3).steps = {{99, 90'000'000'000}};
-    job.Advance(seconds(80));
-    EXPECT_EQ(job.Evaluate().size(), age_s < 135 ? 0U : 1U);
-  }
-}
-
-TEST(HangTest, PatienceCoversTheLongestPauseSoFar) {
-  FakeJob job(6);
-  job.AddComm(kAll, CommunicatorRole::kData, {0, 1, 2, 3, 4, 5});
-  job.Complete(kAll, 5);
-  auto stall = [&](uint64_t seq, double age_s) {
-    job.Advance(std::chrono::milliseconds(static_cast<int64_t>(age_s * 1000)));
-    job.ClearFlights();
-    for (uint32_t rank : {0U, 1U, 2U, 4U, 5U}) job.AddFlight(rank, kAll, kReduce, seq, age_s);
-    return job.Evaluate();
-  };
-  job.Evaluate();
-  EXPECT_THAT(stall(5, 100), SizeIs(1));
-  job.ClearFlights();
-  for (int i = 0; i < 5; ++i) {  // the job continues
-    job.Advance(seconds(1));
-    job.Evaluate();
-  }
-  EXPECT_GE(job.detector.longest_pause(), seconds(100));
-  EXPECT_THAT(stall(6, 110), IsEmpty());
-  EXPECT_THAT(stall(6, 130), SizeIs(1));
-}
-
-TEST(HangTest, ALostDigestDoesNotEndAPause) {
-  FakeJob job = InOperation({0, 1, 2, 4, 5}, 50);
-  job.Evaluate();
-  job.ClearFlights();  // in one digest
-  job.Evaluate();
-  job.Advance(seconds(11));
-  for (uint32_t rank : {0U, 1U, 2U, 4U, 5U}) job.AddFlight(rank, kAll, kReduce, 5, kLongS);
-  job.Evaluate();
-  EXPECT_EQ(job.detector.longest_pause(), seconds(0));
 }
 
 TEST(HangTest, TheEvidenceDescribesTheStateOfTheRank) {

@@ -1,22 +1,17 @@
-// The parts of the slowness detector: gathering, lateness, transfers, the delay matrix and the
-// pace.
+// The parts of the detector of stragglers: gathering, lateness, tracks and steps.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "coordinator/detect/gather.h"
 #include "coordinator/detect/lateness.h"
-#include "coordinator/detect/pace.h"
 #include "coordinator/detect/slow.h"
 #include "coordinator/detect/steps.h"
 #include "coordinator/detect/track.h"
-#include "coordinator/detect/transfer.h"
+#include "tests/coordinator/detect/detect_test_util.h"
 
 namespace holdfast::detect {
 namespace {
-
-constexpr uint64_t kMs = 1'000'000;
-const Clock::TimePoint kNow(std::chrono::hours(1));
 
 CollectiveRecord Record(CollectiveKind kind, uint64_t sequence, uint64_t started_ns,
                         uint64_t ended_ns) {
@@ -97,8 +92,10 @@ class Meeting {
     moved_.resize(members, 1);
   }
 
-  /// Runs one iteration with the given own times and bytes moved, by member.
-  void Iterate(const std::vector<uint64_t>& own_ms, const std::vector<uint64_t>& bytes = {}) {
+  /// Runs one iteration with the given own times and bytes moved, by member. `lost`: the member
+  /// whose record does not arrive.
+  void Iterate(const std::vector<uint64_t>& own_ms, const std::vector<uint64_t>& bytes = {},
+               uint32_t lost = ~0U) {
     const uint64_t slowest = *std::max_element(own_ms.begin(), own_ms.end());
     GatheredOperation operation;
     operation.kind = CollectiveKind::kAllReduce;
@@ -110,6 +107,7 @@ class Meeting {
       const uint64_t start = clock_[i] + own_ms[i] * kMs;
       const uint64_t stop = clock_[i] + (slowest + 100) * kMs;
       operation.samples.push_back({start, stop, blocked_[i] + 1, moved_[i]});
+      if (i == lost) operation.samples.back() = {};
       blocked_[i] += stop - start;
       moved_[i] += bytes.empty() ? 1024 : bytes[i];
       clock_[i] = stop;
@@ -150,6 +148,48 @@ TEST(LatenessTest, AMemberOfAPairIsNotLateIfOnlyTheOtherComputesLess) {
     EXPECT_EQ(meeting.track(1).late_count(20), slower ? 20U : 0U);
     EXPECT_EQ(meeting.track(1).slower_count(20), slower ? 20U : 0U);
   }
+}
+
+TEST(LatenessTest, AMissingMemberDoesNotMoveTheReference) {
+  // Two members have more work than the others. Without one of the fast ones, the median is slow.
+  const std::vector<uint64_t> own_ms = {750, 900, 749, 901};
+  Meeting meeting(4);
+  for (int i = 0; i < 24; ++i) meeting.Iterate(own_ms);
+  for (int i = 0; i < 24; ++i) meeting.Iterate(own_ms, {}, 0);
+  EXPECT_NEAR(meeting.track(3).excess(), 151.0 / 1001, 5e-3);
+}
+
+TEST(LatenessTest, ThePastIsLearnedFromCompleteWindows) {
+  const std::vector<uint64_t> own_ms = {750, 900, 749, 901};
+  Meeting meeting(4);
+  for (int i = 0; i < 5; ++i) meeting.Iterate(own_ms);
+  for (int i = 0; i < 24; ++i) meeting.Iterate(own_ms, {}, i % 4 < 2 ? 0 : ~0U);
+  EXPECT_NEAR(meeting.track(3).usual(), 151.0 / 1001, 5e-3);
+  EXPECT_EQ(meeting.track(3).slower_count(20), 0U);
+}
+
+TEST(LagTest, OperationsWithoutARecordCountLikeTheOthers) {
+  // Member 0 joins each operation 10 ms late. Of the operations 4 to 7 a record is lost.
+  LagTracker lag(2);
+  const auto operation = [](uint64_t sequence, bool both) {
+    GatheredOperation made;
+    made.kind = CollectiveKind::kAllReduce;
+    made.sequence = sequence;
+    const uint64_t at = 1000 * kMs * (sequence + 1);
+    made.samples = {{at + 10 * kMs, at + 20 * kMs, 1, 1}, {at, at + 20 * kMs, 1, 1}};
+    if (!both) made.samples[1] = {};
+    return made;
+  };
+  lag.Add(operation(0, true));
+  lag.Begin();
+  for (uint64_t sequence = 1; sequence < 4; ++sequence) lag.Add(operation(sequence, true));
+  EXPECT_EQ(lag.seen(0), 1.0);
+  EXPECT_NEAR(lag.sum(0), 30.0 * kMs, 1);
+  lag.Add(operation(4, false));
+  EXPECT_EQ(lag.seen(0), 0.75);
+  EXPECT_NEAR(lag.sum(0), 40.0 * kMs, 1);
+  lag.End(operation(8, true));
+  EXPECT_EQ(lag.seen(0), 3.0 / 7) << "operations 5 to 7 were reported by no member";
 }
 
 TEST(LatenessTest, NoMemberIsLateIfAllAreSimilar) {
@@ -566,191 +606,38 @@ TEST(SlownessTest, FrequentStallsExceedTheRateOfTheOthers) {
     RoleBaseline baseline;
     baseline.very_late = {wanted.all_very_late};
     baseline.windows = wanted.all_windows;
-    EXPECT_EQ(FindFrequentStalls(*track, baseline, 8).has_value(), wanted.frequent)
+    EXPECT_EQ(FindFrequentStalls(*track, {&*track, 1}, baseline, 8).has_value(), wanted.frequent)
         << wanted.very_late << ", of all " << wanted.all_very_late << " in " << wanted.all_windows;
   }
 }
 
-/// A communicator with an all-reduce every half second.
-class Transferring {
- public:
-  /// Runs all-reduces for `length_s`. Each transfer takes `transfer_ms`.
-  void For(double length_s, uint64_t transfer_ms) {
-    for (double at_s = 0; at_s < length_s; at_s += 0.5) {
-      GatheredOperation operation;
-      operation.kind = CollectiveKind::kAllReduce;
-      operation.bytes = bytes_;
-      operation.count = 2;
-      operation.since = now_;
-      // The first rank joins early and waits. The duration that the last rank records is that of
-      // the transfer.
-      const uint64_t took = transfer_ms * kMs + count_++ % 3 * kMs;
-      operation.samples = {{0, took + 300 * kMs, 0, 0}, {0, took, 0, 0}};
-      transfers_.Add(operation, iteration_ns_);
-      now_ += std::chrono::milliseconds(500);
+TEST(SlownessTest, FrequentStallsExceedTheRateOfTheSameCommunicator) {
+  RoleBaseline baseline;
+  baseline.very_late = {100};
+  baseline.windows = 20'000;
+  for (const bool other_stalls : {false, true}) {
+    TrackOf stalls;
+    TrackOf other;
+    stalls.Add(100, 0);
+    other.Add(100, 0);
+    for (int i = 0; i < 10; ++i) {
+      stalls.Add(2, 0.06).Add(4, 0);
+      other.Add(4, 0).Add(2, other_stalls ? 0.06 : 0);
     }
-  }
-  void SetIteration(double ns) { iteration_ns_ = ns; }
-  void SetBytes(uint64_t bytes) { bytes_ = bytes; }
-  auto slow() const { return transfers_.slow(std::chrono::seconds(20)); }
-  const TransferMonitor& operator*() const { return transfers_; }
-
- private:
-  TransferMonitor transfers_{DetectorOptions()};
-  Clock::TimePoint now_ = kNow;
-  double iteration_ns_ = 1e9;
-  uint64_t bytes_ = 1 << 20;
-  uint64_t count_ = 0;
-};
-
-TEST(TransfersTest, ALastingSlowdownIsFoundAgainstItsOwnPast) {
-  Transferring job;
-  job.For(60, 100);
-  EXPECT_FALSE(job.slow());
-  job.For(14, 130);
-  EXPECT_FALSE(job.slow()) << "28 operations of congestion are too few";
-  job.For(18, 130);
-  ASSERT_TRUE(job.slow());
-  EXPECT_NEAR(job.slow()->now_ns / job.slow()->usual_ns, 1.3, 0.03);
-  job.For(11, 100);
-  EXPECT_FALSE(job.slow());
-  EXPECT_GE((*job).longest_ended(), std::chrono::seconds(20));
-}
-
-TEST(TransfersTest, SmallTransfersAreIgnored) {
-  for (const bool few : {true, false}) {
-    Transferring job;
-    job.SetBytes(few ? 4 : 1 << 20);
-    job.For(60, 100);
-    job.For(40, 300);
-    EXPECT_EQ(job.slow().has_value(), !few);
+    const std::array<Track, 2> members = {*stalls, *other};
+    EXPECT_EQ(FindFrequentStalls(members[0], members, baseline, 8).has_value(), !other_stalls);
   }
 }
 
-TEST(TransfersTest, ASlowdownMustLastThreeIterations) {
-  Transferring job;
-  job.SetIteration(30e9);
-  job.For(400, 100);
-  job.For(80, 130);
-  EXPECT_FALSE(job.slow()) << "less than three iterations";
-  job.For(60, 130);
-  EXPECT_TRUE(job.slow());
-}
-
-/// What one rank sent to another one in `count` transfers, of 1 MiB in total.
-RankTransfers Sent(uint32_t from, uint32_t to, uint64_t wait_ns, uint64_t count) {
-  return {Rank{from},
-          Rank{to},
-          {.communicator = {1},
-           .direction = Direction::kSend,
-           .transfers = count,
-           .bytes = 1 << 20,
-           .transfer_ns = wait_ns}};
-}
-
-/// All ranks send to all ranks. `slow`: factors on the waits of some connections.
-DelayMatrix Matrix(const std::map<std::pair<uint32_t, uint32_t>, double>& slow) {
-  DelayMatrix matrix(1000);
-  for (uint32_t from = 0; from < 5; ++from) {
-    for (uint32_t to = 0; to < 5; ++to) {
-      if (from == to) continue;
-      const auto found = slow.find({from, to});
-      const double ratio = found == slow.end() ? 1 : found->second;
-      const auto wait = static_cast<uint64_t>(ratio * (10'000 + 37 * ((from * 5 + to) % 7)));
-      for (int i = 0; i < 4; ++i) {
-        matrix.Add(Sent(from, to, wait, 5));
-      }
-    }
+TEST(SlownessTest, ARankThatIsLateInMostWindowsDoesNotStall) {
+  RoleBaseline baseline;
+  baseline.windows = 20'000;
+  for (const int late : {30, 70}) {  // of 100
+    TrackOf track;
+    track.Add(8, 0);
+    for (int i = 0; i < 14; ++i) track.Add(late / 10, 0.06).Add(10 - late / 10, 0);
+    EXPECT_EQ(FindFrequentStalls(*track, {&*track, 1}, baseline, 8).has_value(), late == 30);
   }
-  return matrix;
-}
-
-TEST(DelayMatrixTest, AHotCellIsAConnection) {
-  const auto blame = Matrix({{{1, 3}, 2.0}}).Find({});
-  ASSERT_TRUE(blame);
-  EXPECT_EQ(blame->edge, (Edge{Rank{1}, Rank{3}}));
-  EXPECT_FALSE(blame->rank);
-}
-
-TEST(DelayMatrixTest, AHotRowIsASenderAndAHotColumnAReceiver) {
-  const auto row = Matrix({{{1, 0}, 2}, {{1, 2}, 2}, {{1, 3}, 2.1}, {{1, 4}, 2}}).Find({});
-  ASSERT_TRUE(row && row->rank);
-  EXPECT_EQ(*row->rank, Rank{1});
-  EXPECT_TRUE(row->sends);
-  const auto column = Matrix({{{0, 2}, 2}, {{1, 2}, 2}, {{3, 2}, 2.1}}).Find({});
-  ASSERT_TRUE(column && column->rank);
-  EXPECT_EQ(*column->rank, Rank{2});
-  EXPECT_FALSE(column->sends);
-  EXPECT_EQ(column->hot, 3U);
-}
-
-TEST(DelayMatrixTest, SlowConnectionsWithoutACommonEndAreCongestion) {
-  EXPECT_FALSE(Matrix({{{1, 3}, 2.0}}).Find({})->widespread);
-  EXPECT_FALSE(Matrix({{{1, 3}, 2.0}, {{3, 1}, 2.0}}).Find({})->widespread) << "one link";
-  EXPECT_FALSE(Matrix({{{1, 3}, 2.0}, {{0, 1}, 2.0}}).Find({})->widespread) << "one NIC";
-  const auto blame = Matrix({{{1, 3}, 2.0}, {{0, 2}, 2.0}}).Find({});
-  ASSERT_TRUE(blame);
-  EXPECT_TRUE(blame->widespread);
-  EXPECT_EQ(blame->all_hot, 2U);
-}
-
-TEST(DelayMatrixTest, NoConnectionStandsOutInAHealthyMatrix) { EXPECT_FALSE(Matrix({}).Find({})); }
-
-TEST(DelayMatrixTest, NoConnectionIsNamedIfNoneWaits) {
-  DelayMatrix matrix(100);
-  const auto all_wait = [&](uint64_t wait_ns) {
-    for (uint32_t from = 0; from < 4; ++from) {
-      for (int i = 0; i < 20; ++i) {
-        matrix.Add(Sent(from, (from + 1) % 4, from == 2 ? wait_ns : 0, 1));
-      }
-    }
-  };
-  all_wait(0);
-  EXPECT_FALSE(matrix.Find({}));
-  for (int i = 0; i < 3; ++i) all_wait(20'000);
-  ASSERT_TRUE(matrix.Find({})) << "a connection that waits is found";
-  EXPECT_EQ(matrix.Find({})->edge, (Edge{Rank{2}, Rank{3}}));
-}
-
-TEST(DelayMatrixTest, AFewLongWaitsDoNotBlameAConnection) {
-  DelayMatrix matrix = Matrix({});
-  const auto wait = [&](uint64_t wait_ns) { matrix.Add(Sent(1, 3, wait_ns, 1)); };
-  for (int i = 0; i < 3; ++i) wait(5'000'000);  // 500 times as long as usual
-  EXPECT_FALSE(matrix.Find({}));
-  for (int i = 0; i < 8; ++i) wait(20'000);
-  ASSERT_TRUE(matrix.Find({}));
-  EXPECT_EQ(matrix.Find({})->edge, (Edge{Rank{1}, Rank{3}}));
-}
-
-TEST(DelayMatrixTest, OneMessageIsTooFewForACost) {
-  DelayMatrix matrix(10);
-  for (uint32_t to = 1; to < 5; ++to) {
-    const uint64_t wait_ns = to == 2 ? 50'000 : 10'000;
-    matrix.Add(Sent(0, to, wait_ns, 20));
-  }
-  EXPECT_FALSE(matrix.Find({}));
-}
-
-TEST(PaceTest, AShiftOfTenPercentIsFoundAndDated) {
-  Pace pace;
-  for (uint64_t step = 1; step <= 40; ++step) pace.Add(step, (1000 + step % 7) * kMs);
-  EXPECT_FALSE(pace.shift());
-  EXPECT_NEAR(pace.iteration_ns(), 1003e6, 5e6);
-  for (uint64_t step = 41; step <= 60; ++step) pace.Add(step, (1100 + step % 7) * kMs);
-  ASSERT_TRUE(pace.shift());
-  EXPECT_NEAR(static_cast<double>(pace.shift()->step), 41, 3);
-  EXPECT_NEAR(pace.shift()->after_ns / pace.shift()->before_ns, 1.1, 0.01);
-}
-
-TEST(PaceTest, OneLongStepAndImplausibleStepsAreNoShift) {
-  Pace pace;
-  for (uint64_t step = 1; step <= 60; ++step) {
-    pace.Add(step, step == 50 ? 60'000 * kMs : 1000 * kMs);
-    pace.Add(step + (uint64_t{1} << 40), 5000 * kMs);
-    pace.Add(0, 5000 * kMs);
-  }
-  EXPECT_FALSE(pace.shift());
-  EXPECT_NEAR(pace.iteration_ns(), 1000e6, 1e6);
 }
 
 }  // namespace

@@ -44,6 +44,15 @@ TEST(PlacementTest, OfTwoNodesToAvoidOneIsReplacedAndTheOtherKeepsItsPlace) {
   EXPECT_EQ(placement.nodes[kept], kept == 1 ? "n1" : "n2");
 }
 
+TEST(PlacementTest, NodesThatMoreJobsBlameComeLater) {
+  const auto place = [](uint32_t nodes, const std::set<std::string>& avoid) {
+    return Place({nodes, {}, {"n0", "n1", "n2", "n3"}, avoid, {{"n0", 2}, {"n1", 1}}}).nodes;
+  };
+  EXPECT_THAT(place(1, {}), ElementsAre("n2"));
+  EXPECT_THAT(place(4, {}), ElementsAre("n2", "n3", "n1", "n0"));
+  EXPECT_THAT(place(3, {"n2"}), ElementsAre("n3", "n1", "n0")) << "nodes to avoid come last";
+}
+
 TEST(PlacementTest, MissingNodesAreCounted) {
   const Placement placement = Place({4, {}, {"n0"}, {}});
   EXPECT_THAT(placement.nodes, IsEmpty());

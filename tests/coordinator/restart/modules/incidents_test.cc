@@ -40,6 +40,21 @@ TEST_F(IncidentsModule, TheOldestAreErasedBeyondTheMaximum) {
   EXPECT_EQ(Added<EraseIncident>()[0].id, 1U);
 }
 
+TEST_F(IncidentsModule, ANodeIsBlamedOnceByEachJobForAWeek) {
+  using ::testing::ElementsAre;
+  using ::testing::Pair;
+  for (int i = 0; i < 3; ++i) OpenIncident(context, "gpt", FailureOn(1));
+  OpenIncident(context, "bert", FailureOn(2));
+  Pass(std::chrono::hours(24));
+  OpenIncident(context, "llama", FailureOn(1));
+  Failure many = FailureOn(0);
+  many.nodes = {"n0", "n1", "n2"};  // a switch, probably
+  OpenIncident(context, "bert", many);
+  EXPECT_THAT(BlamedNodes(context), ElementsAre(Pair("n1", 2), Pair("n2", 1)));
+  Pass(std::chrono::hours(6 * 24 + 1));
+  EXPECT_THAT(BlamedNodes(context), ElementsAre(Pair("n1", 1)));
+}
+
 TEST_F(IncidentsModule, OnlyDamageAndFindingsWithAKindAreNoted) {
   NoteFinding(context, {"gpt", "n1", UnavailableError("slow")});
   EXPECT_TRUE(table.incidents.empty());

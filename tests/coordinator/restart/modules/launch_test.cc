@@ -67,6 +67,17 @@ TEST_F(LaunchModule, NodesToAvoidComeLast) {
   EXPECT_EQ(SentTo(0)[0].ranks, 0U);  // stops what is left there
 }
 
+TEST_F(LaunchModule, AFreePlaceGoesToTheNodeThatFewestJobsBlame) {
+  WorkerNode spare = node(3);
+  spare.attach = 104;
+  table.nodes["n4"] = spare;
+  OpenIncident(context, "bert", FailureOn(3));
+  OpenIncident(context, "llama", FailureOn(0));  // keeps its place
+  Lose(1);
+  TryLaunch(context, run());
+  EXPECT_THAT(run().record.nodes, ::testing::ElementsAre("n0", "n4", "n2"));
+}
+
 TEST_F(LaunchModule, ANodeOfAnotherRunIsNotUsable) {
   coord::Run other = run();
   other.record.spec.job = "bert";

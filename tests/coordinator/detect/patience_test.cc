@@ -1,0 +1,120 @@
+// How long a hand-written job may make no progress until a hang is a verdict.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/coordinator/detect/detect_test_util.h"
+
+namespace holdfast::detect {
+namespace {
+using std::chrono::seconds;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+TEST(PatienceTest, PatienceForAFirstOperationCoversTheTimeThatOthersNeeded) {
+  // The other ranks compiled for two minutes.
+  FakeJob job(6);
+  job.AddComm(kAll, CommunicatorRole::kData, {0, 1, 2, 3, 4, 5});
+  job.Evaluate();
+  job.Advance(seconds(120 + 100));
+  for (uint32_t rank : {0U, 1U, 2U, 4U, 5U}) job.AddFlight(rank, kAll, kReduce, 0, 100);
+  EXPECT_THAT(job.Evaluate(), IsEmpty());
+  job.ClearFlights();
+  job.Advance(seconds(100));
+  for (uint32_t rank : {0U, 1U, 2U, 4U, 5U}) job.AddFlight(rank, kAll, kReduce, 0, 200);
+  EXPECT_THAT(job.Evaluate(), SizeIs(1));
+}
+
+TEST(PatienceTest, PatienceCoversOneAndAHalfOfTheLongestStep) {
+  for (const double age_s : {100.0, 140.0}) {
+    FakeJob job = InOperation({0, 1, 2, 4, 5}, age_s);
+    job.state(3).steps = {{99, 90'000'000'000}};
+    job.Advance(seconds(80));
+    EXPECT_EQ(job.Evaluate().size(), age_s < 135 ? 0U : 1U);
+  }
+}
+
+TEST(PatienceTest, PatienceCountsFromTheLastStepOnceOthersWait) {
+  // In a job that communicates every two minutes, the others reach the operation long after the
+  // rank has hung. `known`: the steps that the rank reported before.
+  for (const uint64_t known : {3U, 8U}) {
+    FakeJob job(6);
+    job.AddComm(kAll, CommunicatorRole::kData, {0, 1, 2, 3, 4, 5});
+    job.Complete(kAll, 30);
+    for (uint64_t step = 0; step < known; ++step) {
+      job.state(3).steps.push_back({100 + step, 1'000'000'000});
+    }
+    job.state(3).step = 100 + known;
+    job.Evaluate();
+    for (uint32_t rank = 0; rank < 6; ++rank) job.state(rank).steps.clear();
+    job.Advance(seconds(55));
+    for (uint32_t rank : {0U, 1U, 2U, 4U, 5U}) job.AddFlight(rank, kAll, kReduce, 30, 8);
+    EXPECT_THAT(job.Evaluate(), IsEmpty()) << "the rank has been idle for less than a minute";
+    job.ClearFlights();
+    job.Advance(seconds(10));
+    for (uint32_t rank : {0U, 1U, 2U, 4U, 5U}) job.AddFlight(rank, kAll, kReduce, 30, 18);
+    EXPECT_THAT(job.Evaluate(), SizeIs(known < 8 ? 0 : 1));
+  }
+}
+
+TEST(PatienceTest, AnOperationThatAMemberHasLeftNeedsMorePatience) {
+  // Rank 0 compiles, and does not notice that the operation of the pair has ended.
+  constexpr uint64_t kPair = 0xb;
+  for (const bool left : {false, true}) {
+    FakeJob job(6);
+    job.AddComm(kAll, CommunicatorRole::kData, {0, 1, 2, 3, 4, 5});
+    job.AddComm(kPair, CommunicatorRole::kTensor, {0, 1});
+    job.Complete(kAll, 30);
+    job.Complete(kPair, 30);
+    if (left) job.CompleteOf(1, kPair, 31);
+    const auto blocked_for = [&](double age_s) {
+      job.ClearFlights();
+      job.Advance(seconds(40));
+      job.AddFlight(0, kPair, kReduce, 30, age_s);
+      if (!left) job.AddFlight(1, kPair, kReduce, 30, age_s);
+      for (uint32_t rank = left ? 1 : 2; rank < 6; ++rank) {
+        job.AddFlight(rank, kAll, kReduce, 30, age_s);
+      }
+      return job.Evaluate();
+    };
+    job.Evaluate();
+    EXPECT_THAT(blocked_for(40), SizeIs(left ? 0 : 1));
+    EXPECT_THAT(blocked_for(70), SizeIs(1));
+  }
+}
+
+TEST(PatienceTest, PatienceCoversTheLongestPauseSoFar) {
+  FakeJob job(6);
+  job.AddComm(kAll, CommunicatorRole::kData, {0, 1, 2, 3, 4, 5});
+  job.Complete(kAll, 5);
+  auto stall = [&](uint64_t seq, double age_s) {
+    job.Advance(std::chrono::milliseconds(static_cast<int64_t>(age_s * 1000)));
+    job.ClearFlights();
+    for (uint32_t rank : {0U, 1U, 2U, 4U, 5U}) job.AddFlight(rank, kAll, kReduce, seq, age_s);
+    return job.Evaluate();
+  };
+  job.Evaluate();
+  EXPECT_THAT(stall(5, 100), SizeIs(1));
+  job.ClearFlights();
+  for (int i = 0; i < 5; ++i) {  // the job continues
+    job.Advance(seconds(1));
+    job.Evaluate();
+  }
+  EXPECT_GE(job.detector.longest_pause(), seconds(100));
+  EXPECT_THAT(stall(6, 110), IsEmpty());
+  EXPECT_THAT(stall(6, 130), SizeIs(1));
+}
+
+TEST(PatienceTest, ALostDigestDoesNotEndAPause) {
+  FakeJob job = InOperation({0, 1, 2, 4, 5}, 50);
+  job.Evaluate();
+  job.ClearFlights();  // in one digest
+  job.Evaluate();
+  job.Advance(seconds(11));
+  for (uint32_t rank : {0U, 1U, 2U, 4U, 5U}) job.AddFlight(rank, kAll, kReduce, 5, kLongS);
+  job.Evaluate();
+  EXPECT_EQ(job.detector.longest_pause(), seconds(0));
+}
+
+}  // namespace
+}  // namespace holdfast::detect
