@@ -14,6 +14,10 @@ package=$previous/python-$("$environment/bin/python" -c 'import sys; print(f"{sy
 exec 9>"$previous.python-lock"
 flock 9
 if [ ! -d "$package" ]; then
+  git -C "$here" cat-file -e "$(cat "$here/previous")^{commit}" 2>/dev/null || {
+    echo "SKIPPED: the previous version is not in this repository's history: fetch the complete history"
+    exit 77
+  }
   work=$(mktemp -d "$previous.python-XXXXXX")
   trap 'rm -rf "$work"' EXIT
   mkdir "$work/source"

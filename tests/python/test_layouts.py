@@ -53,8 +53,7 @@ def test_a_killed_asynchronous_save_leaves_no_torn_version(cluster, job, moment)
 def test_one_large_tensor(job, tmp_path, monkeypatch):
     sizes = os.environ.get("HOLDFAST_LARGE")
     if not sizes:
-        pytest.skip("HOLDFAST_LARGE=1,8 tests tensors of 1 and 8 GiB. Each takes twice its size in memory, "
-                    "and three times its size on disk")
+        pytest.skip("HOLDFAST_LARGE=1,8 tests tensors of 1 and 8 GiB, which take 3 and 16 GiB of memory")
     for gib in map(int, sizes.split(",")):
         folder = None if gib < 4 else str(tmp_path)  # no machine of a test needs three times 8 GiB
         large = Cluster(arena_bytes=(gib << 31) + (64 << 20))
