@@ -5,28 +5,18 @@
 #include <algorithm>
 #include <chrono>
 
+#include "agent/api/hello.h"
 #include "base/config.h"
-#include "base/job_name.h"
 #include "base/log.h"
 #include "base/process.h"
 
 namespace holdfast::agent {
 namespace {
 
-constexpr uint32_t kSlotsMin = 2;
 constexpr size_t kJoinedMax = 256;
 // Interval of the progress notices while memory is being reserved. Each notice restarts the
 // trainer's timeout.
 constexpr std::chrono::milliseconds kProgressInterval(1000);
-
-Status ValidateRunId(std::string_view run_id) {
-  const bool printable =
-      std::all_of(run_id.begin(), run_id.end(), [](char c) { return c > 0x20 && c < 0x7f; });
-  if (!run_id.empty() && printable) return Status::Ok();
-  return Status(ErrorCode::kInvalidArgument,
-                "the run ID must be 1 to 128 printable characters without spaces, and the same for "
-                "all ranks of one start of the job (HOLDFAST_RUN_ID)");
-}
 
 }  // namespace
 
@@ -38,29 +28,9 @@ void JoinService::Refuse(Session& session, const Status& status) {
   session.Close(status.message());
 }
 
-Status JoinService::CheckShape(const HelloMessage& hello) const {
-  if (hello.world == 0 || hello.world > kWorldMax || hello.rank >= hello.world) {
-    return InvalidArgumentError(
-        fmt::format("rank {} of a world of {}: a world has 1 to {} ranks, numbered from 0",
-                    hello.rank, hello.world, kWorldMax));
-  }
-  if (hello.slots < kSlotsMin || hello.slots > kSlotsMax) {
-    return InvalidArgumentError(
-        fmt::format("{} slots requested: between {} and {} are possible "
-                    "(one is always kept while the next is written)",
-                    hello.slots, kSlotsMin, kSlotsMax));
-  }
-  if (hello.slot_bytes == 0 || hello.slot_bytes > kSlotBytesMax) {
-    return InvalidArgumentError(
-        fmt::format("slots of {} bytes requested: between 1 and {} bytes are possible",
-                    hello.slot_bytes, kSlotBytesMax));
-  }
-  return Status::Ok();
-}
-
 /// Refuses sizes that can never fit. RankMemory handles an arena that is full at the moment.
 Status JoinService::CheckFits(const HelloMessage& hello, const std::string& job) const {
-  const uint64_t need = kControlBytes + hello.slots * RoundUp(hello.slot_bytes, kSlotAlign);
+  const uint64_t need = SegmentBytesOf(hello);
   if (need <= options_.arena_bytes) return Status::Ok();
   return ResourceExhaustedError(
       fmt::format("rank {} of {} needs {} slots of {} = {}, but the arena of node {} has {} in "
@@ -78,20 +48,10 @@ Status JoinService::Check(Session& session, const HelloMessage& hello) const {
         "Docker and Podman: --pid=host), or run both in one container",
         options_.node));
   }
-  if (hello.protocol != kProtocolVersion) {
-    return Status(ErrorCode::kUnsupported,
-                  fmt::format("the trainer uses protocol {}, this agent {}: install the same "
-                              "Holdfast version for both",
-                              hello.protocol, kProtocolVersion));
-  }
-  const std::string job = GetText(hello.job);
-  const std::string run_id = GetText(hello.run_id);
-  HOLDFAST_RETURN_IF_ERROR(ValidateJobName(job));
-  HOLDFAST_RETURN_IF_ERROR(ValidateRunId(run_id));
-  HOLDFAST_RETURN_IF_ERROR(CheckShape(hello));
-  HOLDFAST_RETURN_IF_ERROR(CheckFits(hello, job));
-  session.job = job;
-  session.run_id = run_id;
+  HOLDFAST_ASSIGN_OR_RETURN(const Introduced introduced, CheckHello(hello));
+  HOLDFAST_RETURN_IF_ERROR(CheckFits(hello, introduced.job));
+  session.job = introduced.job;
+  session.run_id = introduced.run_id;
   session.rank = Rank{hello.rank};
   session.world = hello.world;
   session.slots = hello.slots;

@@ -70,7 +70,6 @@ class JoinService {
  private:
   /// Checks the Hello and copies its identity into the session.
   Status Check(Session& session, const HelloMessage& hello) const;
-  Status CheckShape(const HelloMessage& hello) const;
   Status CheckFits(const HelloMessage& hello, const std::string& job) const;
   /// Claims the rank for the session's process. Only one process may have a rank's memory mapped:
   /// two would write into the same slots.

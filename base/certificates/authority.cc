@@ -81,7 +81,9 @@ bool SetValidity(X509* certificate, int64_t not_before, int64_t not_after) {
 }  // namespace
 
 Status ValidateHost(std::string_view what, std::string_view host) {
-  ASN1_OCTET_STRING* address = a2i_IPADDRESS(std::string(host).c_str());
+  // OpenSSL would read an address only up to the first NUL.
+  const bool has_nul = host.find('\0') != std::string_view::npos;
+  ASN1_OCTET_STRING* address = has_nul ? nullptr : a2i_IPADDRESS(std::string(host).c_str());
   ERR_clear_error();
   if (address != nullptr) {
     ASN1_OCTET_STRING_free(address);

@@ -83,6 +83,16 @@ std::string SpiffeUri(std::string_view cluster, std::string_view role, std::stri
   return fmt::format("{}{}/{}/{}", kSpiffe, cluster, role, name);
 }
 
+std::optional<SpiffeParts> SplitSpiffeUri(std::string_view uri) {
+  if (!uri.starts_with(kSpiffe)) return std::nullopt;
+  uri.remove_prefix(kSpiffe.size());
+  const size_t role = uri.find('/');
+  const size_t name = role == std::string_view::npos ? role : uri.find('/', role + 1);
+  if (name == std::string_view::npos) return std::nullopt;
+  return SpiffeParts{uri.substr(0, role), uri.substr(role + 1, name - role - 1),
+                     uri.substr(name + 1)};
+}
+
 Result<Certificate> Certificate::FromPem(std::string_view pem) {
   HOLDFAST_ASSIGN_OR_RETURN(auto all, AllFromPem(pem));
   return std::move(all.front());
@@ -193,10 +203,8 @@ Result<std::string> CheckPinnedChain(std::string_view chain_pem, const Pin& pin,
                                                   X509_verify_cert_error_string(verified))));
   }
   for (const std::string& uri : leaf.SpiffeUris()) {
-    const std::string rest = uri.substr(kSpiffe.size());
-    const std::string cluster = rest.substr(0, rest.find('/'));
-    const std::string role = fmt::format("{}/{}/", cluster, kCoordinatorRole);
-    if (rest.starts_with(role)) return cluster;
+    const auto parts = SplitSpiffeUri(uri);
+    if (parts && parts->role == kCoordinatorRole) return std::string(parts->cluster);
   }
   return Fail(PermissionDeniedError(
       "the server's certificate is of this cluster, but not of a coordinator. Nothing of the token "

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,6 +18,16 @@ inline constexpr std::string_view kCoordinatorRole = "coordinator";
 
 /// Returns spiffe://CLUSTER/ROLE/NAME.
 std::string SpiffeUri(std::string_view cluster, std::string_view role, std::string_view name);
+
+/// The parts of a name in a certificate, each a part of the text of the name. They are as the
+/// issuer wrote them: `name` may contain any character.
+struct SpiffeParts {
+  std::string_view cluster;
+  std::string_view role;
+  std::string_view name;
+};
+/// Splits a name; nothing if it is not of the form spiffe://CLUSTER/ROLE/NAME.
+std::optional<SpiffeParts> SplitSpiffeUri(std::string_view uri);
 
 /// A certificate. Thread-compatible.
 class Certificate {

@@ -12,13 +12,10 @@ bool RevokedNames::Replace(Times times) {
 
 int64_t RevokedNames::RevokedAt(std::string_view uri) const {
   const std::shared_ptr<const Times> times = times_.load();
-  if (times->empty() || !uri.starts_with(kSpiffe)) return 0;
-  uri.remove_prefix(kSpiffe.size());
-  const size_t role = uri.find('/');
-  const size_t name = role == std::string_view::npos ? role : uri.find('/', role + 1);
-  if (name == std::string_view::npos) return 0;
-  const auto found = times->find(
-      {std::string(uri.substr(role + 1, name - role - 1)), std::string(uri.substr(name + 1))});
+  if (times->empty()) return 0;
+  const auto parts = SplitSpiffeUri(uri);
+  if (!parts) return 0;
+  const auto found = times->find({std::string(parts->role), std::string(parts->name)});
   return found == times->end() ? 0 : found->second;
 }
 

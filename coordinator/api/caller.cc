@@ -11,6 +11,7 @@
 #include <array>
 #include <map>
 
+#include "base/certificates/certificate.h"
 #include "base/clock.h"
 #include "base/ids.h"
 #include "base/mutex.h"
@@ -18,7 +19,6 @@
 
 namespace holdfast::coord {
 namespace {
-constexpr std::string_view kScheme = "spiffe://";
 // Looking a user up may ask a directory service, and agents call ten times a second.
 constexpr std::chrono::seconds kUserAgeMax(10);
 constexpr size_t kUsersMax = 4096;
@@ -39,7 +39,8 @@ std::vector<std::string> Properties(grpc_call* call, const char* name) {
 /// Returns the names in a certificate that begin with spiffe://.
 std::vector<std::string> SpiffeUris(grpc_call* call) {
   std::vector<std::string> uris = Properties(call, GRPC_PEER_URI_PROPERTY_NAME);
-  std::erase_if(uris, [](const std::string& uri) { return !uri.starts_with(kScheme); });
+  std::erase_if(uris,
+                [](const std::string& uri) { return !uri.starts_with(certificates::kSpiffe); });
   return uris;
 }
 
@@ -251,14 +252,11 @@ Result<SpiffeName> ParseSpiffeName(std::string_view uri) {
         "or agent",
         uri)));
   };
-  if (!uri.starts_with(kScheme)) return bad();
-  const std::string_view rest = uri.substr(kScheme.size());
-  const size_t first = rest.find('/');
-  const size_t second = first == std::string_view::npos ? first : rest.find('/', first + 1);
-  if (second == std::string_view::npos) return bad();
-  const RoleSet role = RoleNamed(rest.substr(first + 1, second - first - 1));
-  name.cluster = rest.substr(0, first);
-  name.name = rest.substr(second + 1);
+  const auto parts = certificates::SplitSpiffeUri(uri);
+  if (!parts) return bad();
+  const RoleSet role = RoleNamed(parts->role);
+  name.cluster = parts->cluster;
+  name.name = parts->name;
   if (role == kNoRoles || !ValidateName("cluster", name.cluster).ok() ||
       !ValidateName("name", name.name).ok()) {
     return bad();
@@ -272,7 +270,7 @@ Status CheckOwnNode(const grpc::ServerContextBase& context, const std::string& n
   for (const grpc::string_ref& value :
        context.auth_context()->FindPropertyValues(GRPC_PEER_URI_PROPERTY_NAME)) {
     const std::string uri(value.data(), value.size());
-    if (!uri.starts_with(kScheme)) continue;
+    if (!uri.starts_with(certificates::kSpiffe)) continue;
     auto name = ParseSpiffeName(uri);
     if (!name || name->role != Role::kAgent || name->name != node) {
       return PermissionDeniedError(fmt::format(

@@ -49,10 +49,8 @@ std::shared_ptr<tls_api::CertificateProviderInterface> Watch(const TlsFiles& tls
 std::string TextOf(grpc::string_ref text) { return {text.data(), text.size()}; }
 
 bool HasCoordinatorRole(const std::string& uri) {
-  const size_t role = uri.find('/', certificates::kSpiffe.size());
-  return role != std::string::npos &&
-         uri.compare(role + 1, certificates::kCoordinatorRole.size() + 1,
-                     std::string(certificates::kCoordinatorRole) + "/") == 0;
+  const auto parts = certificates::SplitSpiffeUri(uri);
+  return parts && parts->role == certificates::kCoordinatorRole;
 }
 
 /// Checks the host name and, for the role coordinator, the name in the server's certificate. An

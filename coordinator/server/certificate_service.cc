@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "base/certificates/enrollment.h"
 #include "base/certificates/join_token.h"
 #include "base/certificates/request.h"
 #include "base/log.h"
@@ -21,9 +22,7 @@ using certificates::Request;
 
 constexpr int64_t kTtlSecondsMax = 7LL * 86'400;
 constexpr int64_t kSecondNs = 1'000'000'000;
-constexpr int kHostsMax = 8;
 constexpr size_t kRevokeWhyBytesMax = 1024;
-constexpr size_t kSecretBytesMax = 256;
 
 Status CheckRole(std::string_view role) {
   if (RoleNamed(role) != kNoRoles) return Status::Ok();
@@ -32,23 +31,17 @@ Status CheckRole(std::string_view role) {
                   CutText(std::string(role), 64)));
 }
 
-/// Returns the hosts of a certificate: the node's name and what the caller asks for.
+std::vector<std::string> TextsOf(const google::protobuf::RepeatedPtrField<std::string>& texts) {
+  return {texts.begin(), texts.end()};
+}
+
+/// Returns the hosts of the next certificate of a caller.
 Result<std::vector<std::string>> HostsOf(
     const std::string& role, const std::string& name,
     const google::protobuf::RepeatedPtrField<std::string>& asked) {
-  std::vector<std::string> hosts;
   // Only agents are servers.
-  if (role != ToString(Role::kAgent)) return hosts;
-  if (asked.size() > kHostsMax) {
-    return Fail(InvalidArgumentError(
-        fmt::format("{} hosts in one certificate; the limit is {}", asked.size(), kHostsMax)));
-  }
-  hosts.push_back(name);
-  for (const std::string& host : asked) {
-    HOLDFAST_RETURN_IF_ERROR(certificates::ValidateHost("host", host));
-    if (std::ranges::find(hosts, host) == hosts.end()) hosts.push_back(host);
-  }
-  return hosts;
+  if (role != ToString(Role::kAgent)) return std::vector<std::string>();
+  return certificates::HostsOfNode(name, TextsOf(asked));
 }
 
 /// The name in the certificate of a caller.
@@ -232,18 +225,12 @@ grpc::ServerUnaryReactor* EnrollmentService::Enroll(grpc::CallbackServerContext*
          Kv("token", CutText(request->token_id(), 16)), Kv("why", why.ToString())});
     ToProto(why, reply->mutable_outcome());
   };
-  Status status = ValidateName("name", request->name());
-  if (status.ok() && (request->secret().size() > kSecretBytesMax ||
-                      request->token_id().size() > kSecretBytesMax)) {
-    status = InvalidArgumentError("a token of that length does not exist");
-  }
-  auto signing = Request::FromPem(request->request_pem());
-  if (status.ok() && !signing) status = signing.error();
-  auto hosts = HostsOf(std::string(ToString(Role::kAgent)), request->name(), request->hosts());
-  if (status.ok() && !hosts) status = hosts.error();
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  if (!status.ok()) {
-    refuse(status);
+  auto checked =
+      certificates::CheckEnrollment({request->token_id(), request->secret(), request->name(),
+                                     request->request_pem(), TextsOf(request->hosts())});
+  if (!checked) {
+    refuse(checked.error());
     reactor->Finish(grpc::Status::OK);
     return reactor;
   }
@@ -252,12 +239,12 @@ grpc::ServerUnaryReactor* EnrollmentService::Enroll(grpc::CallbackServerContext*
                   request->token_id(),
                   certificates::HashSecret(request->token_id(), request->secret()),
                   request->name(),
-                  signing->Hash(),
+                  checked->request.Hash(),
                   issuer_.validity_s()};
   // A shared_ptr, since handlers are copied.
-  const auto shared = std::make_shared<Request>(*std::move(signing));
+  const auto shared = std::make_shared<Request>(std::move(checked->request));
   applier_.Submit(
-      Event(std::move(event)), id, [=, this, asked = *std::move(hosts)](const Reply* r) {
+      Event(std::move(event)), id, [=, this, asked = std::move(checked->hosts)](const Reply* r) {
         if (r == nullptr) return reactor->Finish(StateUnknown());
         reply->set_wall_nanos(clock_.WallNanos());
         Result<std::string> issued = "";

@@ -7,6 +7,7 @@
 
 #include "base/certificates/authority.h"
 #include "base/certificates/durable_file.h"
+#include "base/certificates/enrollment.h"
 #include "base/certificates/identity_file.h"
 #include "base/certificates/join_token.h"
 #include "base/certificates/request.h"
@@ -111,6 +112,18 @@ TEST_F(CertificatesTest, RenewalIsDueAfterTwoThirds) {
   EXPECT_FALSE(DueForRenewal(certificate, kNow));
   EXPECT_FALSE(DueForRenewal(certificate, kNow + 57'599));
   EXPECT_TRUE(DueForRenewal(certificate, kNow + 57'600));
+}
+
+TEST(Enrollment, AHostWithANulIsNoAddress) {
+  // OpenSSL reads the address 10.0.0.1, and the names behind it would be lost.
+  const std::string host("10.0.0.1\0,URI:spiffe://c/operator/x", 34);
+  EXPECT_EQ(ValidateHost("host", host).code(), ErrorCode::kInvalidArgument);
+  EXPECT_FALSE(HostsOfNode("n1", {host}));
+  const auto hosts = HostsOfNode("n1", {"10.0.0.1", "n1", "n1.example"});
+  ASSERT_TRUE(hosts) << hosts.error().ToString();
+  EXPECT_EQ(*hosts, (std::vector<std::string>{"n1", "10.0.0.1", "n1.example"}));
+  EXPECT_TRUE(HostsOfNode("n1", std::vector<std::string>(8, "a")));
+  EXPECT_FALSE(HostsOfNode("n1", std::vector<std::string>(9, "a"))) << "too many";
 }
 
 TEST(JoinTokenTest, TheLineHasAllPartsAndErrorsHaveNoSecret) {
