@@ -215,4 +215,9 @@ void OnAdoptRequested(Context& context, const AdoptRequested& event) {
   if (event.request != 0) context.effects.emplace_back(std::move(reply));
 }
 
+void AdoptWhatIsComplete(Context& context) {
+  if (!context.options.rebuild || !std::exchange(context.cluster.adoption_due, false)) return;
+  OnAdoptRequested(context, AdoptRequested{});
+}
+
 }  // namespace holdfast::coord
