@@ -84,6 +84,7 @@ void AdoptIncarnation(Context& context, const Adoptable& adoption, Job& job) {
   if (plan) IndexGroups(context, job, incarnation);
   if (incarnation > job.incarnation) {
     job.incarnation = incarnation;
+    job.ranks_joined = 0;
     job.rank_nodes.assign(adoption.world, kNoNode);
     job.slot_bytes.assign(adoption.world, 0);
   }
