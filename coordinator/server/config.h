@@ -21,6 +21,7 @@ struct CoordinatorConfig {
   std::string data_dir = "/var/lib/holdfast/coordinator";
   std::string store = kEmbeddedStore;
   std::string advertise;  // empty: `listen`
+  bool rebuild = false;   // set by --rebuild only
   int64_t etcd_lease_s = 3;
   int64_t etcd_request_bytes_max = 3 << 19;
   TlsFiles etcd_tls;

@@ -76,6 +76,7 @@ Result<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
   options.peers.groups.parity = static_cast<uint32_t>(config.peers_parity);
   options.peers.domain_label = config.peers_domain_label;
   options.rehome_after = std::chrono::seconds(config.peers_rehome_after_s);
+  options.rebuild = config.rebuild;
   SupervisorOptions runs;
   runs.node_lease = options.node_lease;
   runs.has_restart_command = !config.restart_command.empty();

@@ -1,5 +1,6 @@
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <string>
 #include <string_view>
@@ -12,6 +13,16 @@
 #include "coordinator/store/backup.h"
 
 namespace {
+/// Removes "--rebuild" from the arguments. Returns whether they had it.
+bool TakeRebuild(int& argc, char** argv) {
+  char** const end = std::remove_if(argv + 1, argv + argc, [](const char* argument) {
+    return std::string_view(argument) == "--rebuild";
+  });
+  const bool taken = end != argv + argc;
+  argc = static_cast<int>(end - argv);
+  return taken;
+}
+
 /// Removes "--backup-to DIR" from the arguments and returns DIR; empty if the option is absent.
 std::string TakeBackupTo(int& argc, char** argv) {
   constexpr std::string_view kOption = "--backup-to";
@@ -57,15 +68,19 @@ int BackUp(const holdfast::coord::CoordinatorConfig& config, const std::string& 
 int main(int argc, char** argv) {
   holdfast::KeepMemoryOutOfCores();
   const std::string backup_to = TakeBackupTo(argc, argv);
+  const bool rebuild = TakeRebuild(argc, argv);
   holdfast::coord::CoordinatorConfig config;
   holdfast::ConfigSchema schema = holdfast::coord::BindConfig(config);
   std::optional<int> done = holdfast::ParseProgramArgs(
       argc, argv,
       "holdfast-coordinator: decides which versions are complete\n"
       "With --backup-to DIR it copies the metadata into DIR and exits; the coordinator "
-      "may run meanwhile (docs/backup.md)",
+      "may run meanwhile (docs/backup.md)\n"
+      "With --rebuild it adopts all versions that the nodes have completely, after the loss of "
+      "its store; without, `holdfast adopt` does",
       schema, [&config] { return holdfast::coord::CheckConfig(config); });
   if (done) return *done;
   if (!backup_to.empty()) return BackUp(config, backup_to);
+  config.rebuild = rebuild;
   return holdfast::coord::Application(config).Run();
 }

@@ -84,6 +84,7 @@ void AdoptIncarnation(Context& context, const Adoptable& adoption, Job& job) {
   if (plan) IndexGroups(context, job, incarnation);
   if (incarnation > job.incarnation) {
     job.incarnation = incarnation;
+    job.ranks_joined = 0;
     job.rank_nodes.assign(adoption.world, kNoNode);
     job.slot_bytes.assign(adoption.world, 0);
   }
@@ -213,6 +214,11 @@ void OnAdoptRequested(Context& context, const AdoptRequested& event) {
   }
   if (event.owner && !event.dry_run) reply.outcome = SetOwner(context, event);
   if (event.request != 0) context.effects.emplace_back(std::move(reply));
+}
+
+void AdoptWhatIsComplete(Context& context) {
+  if (!context.options.rebuild || !std::exchange(context.cluster.adoption_due, false)) return;
+  OnAdoptRequested(context, AdoptRequested{});
 }
 
 }  // namespace holdfast::coord

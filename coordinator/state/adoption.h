@@ -16,4 +16,7 @@ namespace holdfast::coord {
 /// Adopts the versions that the operator names, or only lists them.
 void OnAdoptRequested(Context& context, const AdoptRequested& event);
 
+/// If the options direct it, adopts the versions that have become complete. Call it at each tick.
+void AdoptWhatIsComplete(Context& context);
+
 }  // namespace holdfast::coord

@@ -48,6 +48,8 @@ struct Cluster {
   std::map<std::string, RefusedNode> refused;           // by node; bounded
   std::map<uint64_t, PendingPrepare> pending_prepares;  // by request
   uint64_t next_prepare = 0;
+  /// Quarantined replicas were reported since versions were last adopted without a call.
+  bool adoption_due = false;
   Clock::TimePoint no_loss_until;  // before this time, no node is declared lost
 };
 

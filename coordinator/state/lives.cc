@@ -50,6 +50,7 @@ bool CountsInThisLife(const ReadContext& context, const StoredReplica& report) {
 void QuarantineReplica(Context& context, NodeIndex node, const StoredReplica& report) {
   context.cluster.nodes[node].other_lives.insert_or_assign({report.identity.key(), report.tier},
                                                            report);
+  context.cluster.adoption_due = true;
 }
 
 bool HasQuarantined(const ReadContext& context, const std::string& job) {

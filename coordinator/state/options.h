@@ -58,6 +58,8 @@ struct StateOptions {
   std::chrono::nanoseconds release_dead_after = std::chrono::hours(1);
   /// How long after its end a job is forgotten; 0: never.
   std::chrono::nanoseconds forget_after{};
+  /// Adopt versions of other lives as soon as they are complete, without `holdfast adopt`.
+  bool rebuild = false;
   /// How long a join waits for the end of ranks of the previous start, which has the same run ID.
   std::chrono::nanoseconds rejoin_wait = std::chrono::seconds(4);
 };

@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "coordinator/state/adoption.h"
 #include "coordinator/state/drain.h"
 #include "coordinator/state/flush.h"
 #include "coordinator/state/forget.h"
@@ -66,6 +67,7 @@ void AdvanceJob(Context& context, Job& job) {
 
 void OnTick(Context& context, const Tick& event) {
   AdvanceNodes(context, event);
+  AdoptWhatIsComplete(context);
   std::vector<Job*> expired;
   for (auto& [name, job] : context.cluster.jobs) {
     if (job.plan.open || job.retention_due) job.changed = true;

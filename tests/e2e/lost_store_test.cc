@@ -50,6 +50,53 @@ class LostStoreTest : public ProtectedCluster {
     return ReadAll(fmt::format("{}/saved/v{}/rank-{}.safetensors", cluster_->DataDirs(rank)[0],
                                version, rank));
   }
+  static constexpr int kLost = 1;
+  struct Lost {
+    std::string version;                 // the newest one on disk
+    std::vector<std::string> originals;  // its images
+  };
+  /// Saves until the newest version and its parity are on the disks. Then ends all processes, and
+  /// removes the store and the disks of one node.
+  void LoseANodeAndTheStore(Lost* lost) {
+    options_.disk_every = 1;
+    ASSERT_NO_FATAL_FAILURE(Start(kRanks, 1));
+    SaveUntilProtected();
+    job_->Close();
+    const auto has_parity = [&](int node) {
+      const std::string folder = cluster_->DataDirs(node)[0] + "/saved/v" + lost->version;
+      for (int number = 0; number < kRanks; ++number) {
+        if (std::filesystem::exists(fmt::format("{}/parity-{}.seal", folder, number))) return true;
+      }
+      return false;
+    };
+    const auto protected_on_disk = [&] {
+      const std::vector<std::string> versions = VersionsOnDisk();
+      if (versions.empty()) return false;
+      lost->version = versions.front();
+      return has_parity(0) && has_parity(1) && has_parity(2);
+    };
+    ASSERT_TRUE(WaitUntil(protected_on_disk, kTimeout)) << Evidence();
+    for (int rank = 0; rank < kRanks; ++rank) {
+      lost->originals.push_back(OnNode(lost->version, rank));
+      ASSERT_GT(lost->originals.back().size(), words_ * 8) << lost->version;
+    }
+    cluster_->KillEverything();
+    std::filesystem::remove_all(cluster_->root() + "/coordinator");
+    cluster_->DestroyNode(kLost);
+    ASSERT_EQ(OnNode(lost->version, kLost), "");
+  }
+  /// Starts the agents, that of the lost node with empty disks.
+  void StartAgents() {
+    for (int node = 0; node < kRanks; ++node) ASSERT_TRUE(cluster_->StartAgent(node).ok());
+    for (int node = 0; node < kRanks; ++node) AwaitAgent(node);
+  }
+  /// Expects the bytes in files, in the ranks, and again on the disks of the lost node.
+  void ExpectEverythingBack(const Lost& lost) {
+    ExpectRestored(lost.version, lost.originals);
+    ExpectBack(VersionId{}, {kLost});
+    const auto repaired = [&] { return OnNode(lost.version, kLost) == lost.originals[kLost]; };
+    EXPECT_TRUE(WaitUntil(repaired, kTimeout)) << Evidence();
+  }
   void ExpectRestored(const std::string& version, const std::vector<std::string>& originals) {
     const std::string out = cluster_->root() + "/out";
     const auto result = Cli({"restore", "saved", "--to", out, "--version", version, "--yes"});
@@ -113,39 +160,10 @@ TEST_F(LostStoreTest, VersionsOfALostStoreAreRetainedUntilAdopted) {
 
 // Power fails everywhere, and the disks of one node and of the coordinator do not come back.
 TEST_F(LostStoreTest, ANodeIsLostTogetherWithTheStore) {
-  constexpr int kLost = 1;
-  options_.disk_every = 1;
-  ASSERT_NO_FATAL_FAILURE(Start(kRanks, 1));
-  SaveUntilProtected();
-  job_->Close();
-  std::string version;
-  const auto protected_on_disk = [&] {
-    const std::vector<std::string> versions = VersionsOnDisk();
-    if (versions.empty()) return false;
-    version = versions.front();
-    const auto has_parity = [&](int node) {
-      const std::string folder = cluster_->DataDirs(node)[0] + "/saved/v" + version;
-      for (int number = 0; number < kRanks; ++number) {
-        if (std::filesystem::exists(fmt::format("{}/parity-{}.seal", folder, number))) return true;
-      }
-      return false;
-    };
-    return has_parity(0) && has_parity(1) && has_parity(2);
-  };
-  ASSERT_TRUE(WaitUntil(protected_on_disk, kTimeout)) << Evidence();
-  std::vector<std::string> originals;
-  for (int rank = 0; rank < kRanks; ++rank) {
-    originals.push_back(OnNode(version, rank));
-    ASSERT_GT(originals.back().size(), words_ * 8) << version;
-  }
-
-  cluster_->KillEverything();
-  std::filesystem::remove_all(cluster_->root() + "/coordinator");
-  cluster_->DestroyNode(kLost);
-  ASSERT_EQ(OnNode(version, kLost), "");
+  Lost lost;
+  ASSERT_NO_FATAL_FAILURE(LoseANodeAndTheStore(&lost));
   ASSERT_TRUE(cluster_->StartCoordinator().ok());
-  for (int node = 0; node < kRanks; ++node) ASSERT_TRUE(cluster_->StartAgent(node).ok());
-  for (int node = 0; node < kRanks; ++node) AwaitAgent(node);
+  ASSERT_NO_FATAL_FAILURE(StartAgents());
   Cluster::CliResult would;
   const auto complete = [&] {
     would = Cli({"adopt", "saved", "--dry-run"});
@@ -155,12 +173,23 @@ TEST_F(LostStoreTest, ANodeIsLostTogetherWithTheStore) {
   EXPECT_THAT(would.out, HasSubstr("1 of 3 ranks from parity"));
   const auto adopted = Cli({"adopt", "saved"});
   ASSERT_EQ(adopted.exit_code, 0) << adopted.out << adopted.errors;
+  ExpectEverythingBack(lost);
+}
 
-  ExpectRestored(version, originals);
-  ExpectBack(VersionId{}, {kLost});
-  // The redundancy is restored, too.
-  const auto repaired = [&] { return OnNode(version, kLost) == originals[kLost]; };
-  EXPECT_TRUE(WaitUntil(repaired, kTimeout)) << Evidence();
+// The same with --rebuild: no operator adopts anything.
+TEST_F(LostStoreTest, ARebuildRestoresWhatIsComplete) {
+  Lost lost;
+  ASSERT_NO_FATAL_FAILURE(LoseANodeAndTheStore(&lost));
+  options_.coordinator_command = {"/bin/sh", "-c", R"(exec "$0" "$@" --rebuild)"};
+  cluster_->Reconfigure(options_);
+  ASSERT_TRUE(cluster_->StartCoordinator().ok());
+  ASSERT_NO_FATAL_FAILURE(StartAgents());
+  const auto rebuilt = [&] {
+    const auto versions = VersionsOnDisk();
+    return !versions.empty() && versions.front() == lost.version;
+  };
+  ASSERT_TRUE(WaitUntil(rebuilt, kTimeout)) << Evidence();
+  ExpectEverythingBack(lost);
 }
 
 TEST_F(LostStoreTest, TheNextStartRestoresAnAdoptedVersion) {

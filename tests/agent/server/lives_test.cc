@@ -94,6 +94,22 @@ class LivesTest : public ::testing::Test {
       return status.nodes_size() == 1 && status.nodes(0).alive();
     });
   }
+  std::string backup() const { return cluster_.root() + "/backup"; }
+  void BackUp() {
+    const fs::path bin = fs::path(cluster_.AgentArgs(0, {})[0]).parent_path();
+    auto made = Program::Start({bin / "holdfast-coordinator", "--backup-to", backup(), "--set",
+                                "cluster=test", "--set", "data_dir=" + store()},
+                               {}, cluster_.root() + "/backup.log");
+    ASSERT_TRUE(made);
+    ASSERT_EQ(made->Wait(20'000), 0) << ReadText(cluster_.root() + "/backup.log");
+  }
+  void RestoreBackup() {
+    StopCoordinator();
+    fs::remove_all(store());
+    fs::copy(backup(), store(), fs::copy_options::recursive);
+    ASSERT_TRUE(cluster_.StartCoordinator().ok());
+    ASSERT_TRUE(AwaitNode());
+  }
   std::string store() const { return cluster_.root() + "/c"; }
 
   TestCluster cluster_;
@@ -214,19 +230,9 @@ TEST_F(LivesTest, ABackupIsRestoredAsDocumented) {
   Start();
   const VersionId backed_up = Train("a", 1, 2);
   const uint64_t life = GetStatus().life();
-  const std::string backup = cluster_.root() + "/backup";
-  const fs::path bin = fs::path(cluster_.AgentArgs(0, {})[0]).parent_path();
-  auto made = Program::Start({bin / "holdfast-coordinator", "--backup-to", backup, "--set",
-                              "cluster=test", "--set", "data_dir=" + store()},
-                             {}, cluster_.root() + "/backup.log");
-  ASSERT_TRUE(made);
-  ASSERT_EQ(made->Wait(20'000), 0) << ReadText(cluster_.root() + "/backup.log");
+  ASSERT_NO_FATAL_FAILURE(BackUp());
   const VersionId lost = Train("a2", 3, 4);
-  StopCoordinator();
-  fs::remove_all(store());
-  fs::copy(backup, store(), fs::copy_options::recursive);
-  ASSERT_TRUE(cluster_.StartCoordinator().ok());
-  ASSERT_TRUE(AwaitNode());
+  ASSERT_NO_FATAL_FAILURE(RestoreBackup());
   const auto status = GetStatus();
   EXPECT_NE(status.life(), life);
   ASSERT_EQ(status.jobs_size(), 1);
@@ -241,6 +247,26 @@ TEST_F(LivesTest, ABackupIsRestoredAsDocumented) {
   }
   EXPECT_TRUE(taken);
   ExpectRestored("c", next);
+}
+
+// The backup is older than the newest versions: these are quarantined, and restored once adopted.
+TEST_F(LivesTest, AnOutdatedBackupLosesNoVersion) {
+  Start();
+  const VersionId backed_up = Train("a", 1, 2);
+  ASSERT_NO_FATAL_FAILURE(BackUp());
+  const VersionId newest = Train("a2", 3, 4);
+  ASSERT_NO_FATAL_FAILURE(RestoreBackup());
+  const auto status = GetStatus();
+  ASSERT_EQ(status.jobs_size(), 1);
+  EXPECT_EQ(status.jobs(0).restorable().step(), backed_up.step.value);
+  ASSERT_EQ(status.nodes(0).other_lives_size(), 1);
+  EXPECT_EQ(status.nodes(0).other_lives(0).newest().step(), newest.step.value);
+  Adopt(/*dry_run=*/false);
+  const auto after = GetStatus();
+  ASSERT_EQ(after.jobs_size(), 1);
+  EXPECT_EQ(after.jobs(0).restorable().step(), newest.step.value);
+  EXPECT_EQ(after.nodes(0).other_lives_size(), 0);
+  ExpectRestored("b", newest);
 }
 
 /// Runs `work` in a child process with one thread and returns the exit code.

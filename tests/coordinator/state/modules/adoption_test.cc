@@ -156,6 +156,22 @@ TEST_F(AdoptionModule, ParityThatIsListedLaterCounts) {
   EXPECT_FALSE(CountsInThisLife(context, late));
 }
 
+TEST_F(AdoptionModule, ARebuildAdoptsVersionsOnceTheyAreComplete) {
+  Quarantine(0, V(1, 10), 0);
+  Quarantine(0, V(1, 11), 0);
+  Quarantine(1, V(1, 11), 1);
+  AdoptWhatIsComplete(context);
+  EXPECT_TRUE(job().versions.empty()) << "only an operator adopts, unless the options direct it";
+  options.rebuild = true;
+  AdoptWhatIsComplete(context);
+  EXPECT_EQ(job().versions.count(V(1, 10)), 0U) << "a shard is missing";
+  EXPECT_TRUE(IsRestorable(job(), job().versions.at(V(1, 11))));
+  Quarantine(1, V(1, 10), 1);
+  AdoptWhatIsComplete(context);
+  EXPECT_TRUE(IsRestorable(job(), job().versions.at(V(1, 10))));
+  EXPECT_TRUE(Added<Reply>().empty()) << "no call waits";
+}
+
 TEST_F(AdoptionModule, AnIncarnationOfThisLifeIsNotReplaced) {
   Quarantine(0, V(2, 10), 0);
   Quarantine(1, V(2, 10), 1);
