@@ -34,6 +34,8 @@ PARTS = [
      f"deploy/test.sh --build && HOLDFAST_DRILLS=20 {CTEST} --timeout 3600 -R e2e_RandomDrillsLeaveNothingBehind"),
     ("torn-snapshots", "1,000 steps that race with the copy",
      f"deploy/test.sh --build && HOLDFAST_TRIES=1000 {CTEST} --timeout 3600 -R 'python_(environment|guard)'"),
+    ("healthy-training", "half an hour of healthy training in each mode, on a loaded machine",
+     f"deploy/test.sh --build && HOLDFAST_HEALTHY_S=1800 {CTEST} --timeout 4500 -R 'python_(environment|healthy)'"),
     ("network-faults", "every kind of network fault, each in a separate phase",
      f"deploy/test.sh --build && HOLDFAST_EVERY_FAULT=1 {CTEST} --timeout 3600 -R e2e_NoWrongByteIsEverAccepted"),
     ("lost-nodes", "all 36 sets of lost nodes of a group of 8 that survives 2",

@@ -45,8 +45,9 @@ constexpr double kAlwaysShare = 0.5;  // of a rank's excess, in its past: it was
 /// Of a rank's excess: the other rank is of the same kind. A rank that computes while an operation
 /// waits for a slower rank shows only a part of its excess.
 constexpr double kSimilarShare = 0.35;
-constexpr size_t kKindShare = 64;  // one rank in this many may be similar by chance
-constexpr size_t kFewOthers = 6;   // fewer have no quantiles
+constexpr double kSharedShare = 0.5;  // of a rank's change: another member has changed likewise
+constexpr size_t kKindShare = 64;     // one rank in this many may be similar by chance
+constexpr size_t kFewOthers = 6;      // fewer have no quantiles
 /// With fewer other ranks than this, the usual spread of lasting differences between healthy ranks
 /// does not show. A rank that was always late then counts as a straggler only from the excess
 /// kFewAlwaysMin on: it may only be of a slower kind.
@@ -94,13 +95,6 @@ std::string_view RoleName(CommunicatorRole role) {
 uint32_t StrideOf(const CommInfo& comm) {
   if (comm.role != CommunicatorRole::kUnknown || comm.by_rank.size() < 2) return 0;
   return comm.members[comm.by_rank[1]] - comm.members[comm.by_rank[0]];
-}
-
-/// Returns the usual change of the role's members against their own past. The upper quantile covers
-/// changes that few members have at once, such as heat.
-double UsualShift(const RoleBaseline& baseline) {
-  std::vector<double> shifts(baseline.shifts.values().begin(), baseline.shifts.values().end());
-  return std::max(baseline.shifts.Median(), Quantile(shifts, 0.8) * kUpperToMedian);
 }
 
 bool WasAlwaysLate(const Track& track, double excess) {
@@ -164,6 +158,12 @@ std::optional<FrequentStalls> FindFrequentStalls(const Track& track, std::span<c
     }
   }
   return std::nullopt;
+}
+
+bool IsSharedChange(const Track& track, std::span<const Track> members) {
+  return std::any_of(members.begin(), members.end(), [&](const Track& member) {
+    return &member != &track && member.shift() >= kSharedShare * track.shift();
+  });
 }
 
 /// Whether the operation's start times are comparable: all members synchronize in it, or the
@@ -350,14 +350,14 @@ bool SlownessDetector::IsLaterThanPeers(const Track& track, uint32_t rank,
 /// Returns the z-score of the member's change, relative to the usual changes of the role's members
 /// and to noise.
 double SlownessDetector::ChangeZ(const Track& track, const RoleBaseline& baseline) {
-  const double usual = 1.4826 * std::max(UsualShift(baseline), kShiftMin);
+  const double usual = 1.4826 * std::max(baseline.shifts.Median(), kShiftMin);
   const double noise = std::max(baseline.noise, track.own_noise());
   return track.shift() / std::max(usual, track.shift_error(noise));
 }
 
 /// Returns the same for a long-lasting change, whose longer average has less noise.
 double SlownessDetector::LongChangeZ(const Track& track, const RoleBaseline& baseline) {
-  const double usual = 1.4826 * std::max(UsualShift(baseline), kLongShiftMin);
+  const double usual = 1.4826 * std::max(baseline.shifts.Median(), kLongShiftMin);
   const double noise = std::max(baseline.noise, track.own_noise());
   return track.lasting_shift() / std::max(usual, track.lasting_shift_error(noise));
 }
@@ -412,7 +412,8 @@ std::optional<Verdict> SlownessDetector::JudgeMember(Index comm, uint32_t positi
   const double slower_z = slower ? ChangeZ(track, baseline) : 0;
   const double small_z = small ? LongChangeZ(track, baseline) : 0;
   const bool is_slower =
-      enough(slower_z, options_.slower_z_min, track.slower_count(2 * options_.windows));
+      enough(slower_z, options_.slower_z_min, track.slower_count(2 * options_.windows)) &&
+      (equal_work || ring || !IsSharedChange(track, lateness.tracks()));
   const bool is_small = small_z > doubt * options_.small_z_min;
   const bool lasts = is_late || is_slower || is_small;
   if (!lasts && !stalls) return std::nullopt;

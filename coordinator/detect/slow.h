@@ -32,6 +32,11 @@ struct FrequentStalls {
 std::optional<FrequentStalls> FindFrequentStalls(const Track& track, std::span<const Track> members,
                                                  const RoleBaseline& baseline, size_t tracks);
 
+/// Whether another member shows at least half of the member's change against its own past. Where
+/// members have unequal work, the change is then that of their stage or of the reference.
+/// `members`: all tracks of the member's communicator.
+bool IsSharedChange(const Track& track, std::span<const Track> members);
+
 class SlownessDetector {
  public:
   explicit SlownessDetector(const DetectorOptions& options) : options_(options) {}

@@ -171,8 +171,8 @@ class AllTest(Folder):
     def test_the_real_list_has_every_part(self):
         listed = subprocess.run([sys.executable, "-B", str(ROOT / "deploy/all.py"), "--list"], capture_output=True,
                                 text=True, check=True).stdout
-        for name in ("default", "frameworks", "slow-links", "drills", "torn-snapshots", "network-faults",
-                     "lost-nodes", "fuzz", "tsan", "asan", "lint", "mutation"):
+        for name in ("default", "frameworks", "slow-links", "drills", "torn-snapshots", "healthy-training",
+                     "network-faults", "lost-nodes", "fuzz", "tsan", "asan", "lint", "mutation"):
             self.assertRegex(listed, rf"(?m)^{name} ")
 
 

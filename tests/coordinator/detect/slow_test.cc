@@ -611,6 +611,17 @@ TEST(SlownessTest, FrequentStallsExceedTheRateOfTheOthers) {
   }
 }
 
+TEST(SlownessTest, AChangeOfTwoMembersIsShared) {
+  for (const double other : {0.0, 0.02, 0.08}) {
+    TrackOf slower;
+    TrackOf member;
+    slower.Add(40, 0).Add(20, 0.06);
+    member.Add(40, 0.1).Add(20, 0.1 + other);
+    const std::array<Track, 2> members = {*slower, *member};
+    EXPECT_EQ(IsSharedChange(members[0], members), other >= 0.03) << other;
+  }
+}
+
 TEST(SlownessTest, FrequentStallsExceedTheRateOfTheSameCommunicator) {
   RoleBaseline baseline;
   baseline.very_late = {100};
