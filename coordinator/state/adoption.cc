@@ -2,23 +2,42 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
 #include "coordinator/state/adoptable.h"
+#include "coordinator/state/owner.h"
 #include "coordinator/state/parity_plan.h"
 #include "coordinator/state/versions.h"
 
 namespace holdfast::coord {
 namespace {
-/// Returns why the version cannot be adopted: it is incomplete, or its number is not free here.
-/// Empty if it can be adopted.
-std::string WhyNotAdopted(const ReadContext& context, const Adoptable& adoption) {
+/// Whether the user to whom the job belongs here may get the versions of another life. The seals do
+/// not name a user: somebody else may have taken the name since the store was lost.
+bool OwnerMayGet(const Job& job, LifeId life, std::optional<uint32_t> named) {
+  if (job.uid == kNoOwner || job.uid == kRootUser || named == job.uid) return true;
+  if (job.adopted_lives.contains(life)) return true;
+  return std::any_of(job.lineages.begin(), job.lineages.end(),
+                     [&](const auto& entry) { return entry.second.life == life; });
+}
+
+/// Returns why the version cannot be adopted: it is incomplete, its number is not free here, or the
+/// job may belong to somebody else here. Empty if it can be adopted. `owner` is the user whom the
+/// operator names.
+std::string WhyNotAdopted(const ReadContext& context, const Adoptable& adoption,
+                          std::optional<uint32_t> owner) {
   if (adoption.life.value == 0) return "its seals name no life: an older Holdfast wrote them";
   if (!adoption.incomplete.empty()) return adoption.incomplete;
   auto found = context.cluster.jobs.find(adoption.job);
   if (found == context.cluster.jobs.end()) return "";
   const Job& job = found->second;
+  if (!OwnerMayGet(job, adoption.life, owner)) {
+    return fmt::format(
+        "the job belongs to uid {} here, and nothing shows that the versions do: "
+        "add --owner {} if so",
+        job.uid, job.uid);
+  }
   const Incarnation incarnation = adoption.version.incarnation;
   auto lineage = job.lineages.find(incarnation);
   if (lineage != job.lineages.end()) {
@@ -200,7 +219,7 @@ void OnAdoptRequested(Context& context, const AdoptRequested& event) {
     const bool in_memory = one.held_at(Tier::kMemory) == one.world;
     if (in_memory) adopted.tiers |= TierBit(Tier::kMemory);
     if (!in_memory || one.held_at(Tier::kDisk) == one.world) adopted.tiers |= TierBit(Tier::kDisk);
-    adopted.why_not = WhyNotAdopted(context, one);
+    adopted.why_not = WhyNotAdopted(context, one, event.owner);
     if (adopted.why_not.empty()) {
       const auto life = first.try_emplace({one.job, one.version.incarnation}, one.life).first;
       if (life->second != one.life) {

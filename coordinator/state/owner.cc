@@ -9,7 +9,7 @@ Status CheckOwner(const std::string& job, std::optional<uint32_t> owner, uint32_
     if (uid == kRootUser) return Status::Ok();
     return PermissionDeniedError(fmt::format(
         "the owner of job '{}' is not known, so only root may open it, and this process runs as "
-        "uid {}; an operator sets the owner with `holdfast adopt --job {} --owner USER`",
+        "uid {}; an operator sets the owner with `holdfast adopt {} --owner USER`",
         job, uid, job));
   }
   if (*owner == uid) return Status::Ok();

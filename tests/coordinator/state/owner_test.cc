@@ -23,7 +23,7 @@ TEST(Owner, WithoutAnOwnerOnlyRootOpensAJob) {
   EXPECT_TRUE(CheckOwner("lm", std::nullopt, 0).ok());
   const Status refused = CheckOwner("lm", std::nullopt, 8);
   EXPECT_EQ(refused.code(), ErrorCode::kPermissionDenied);
-  EXPECT_THAT(refused.message(), HasSubstr("holdfast adopt --job lm --owner USER"));
+  EXPECT_THAT(refused.message(), HasSubstr("holdfast adopt lm --owner USER"));
 }
 
 /// A job that was adopted, so that it has no owner.

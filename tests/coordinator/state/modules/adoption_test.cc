@@ -51,11 +51,12 @@ class AdoptionModule : public ModuleTest {
     report.life = LifeId{life};
     QuarantineReplica(context, node, report);
   }
-  std::vector<AdoptedVersion> Adopt(bool dry_run) {
+  std::vector<AdoptedVersion> Adopt(bool dry_run, std::optional<uint32_t> owner = {}) {
     effects.clear();
     AdoptRequested event;
     event.request = 5;
     event.dry_run = dry_run;
+    event.owner = owner;
     OnAdoptRequested(context, event);
     return Added<Reply>().at(0).adopted;
   }
@@ -73,6 +74,24 @@ TEST_F(AdoptionModule, ACompleteVersionIsAdoptedWithARecord) {
   EXPECT_EQ(version.adopted_from, LifeId{2});
   EXPECT_EQ(Added<PutVersion>().size(), 1U);
   EXPECT_FALSE(HasQuarantined(context, "gpt"));
+}
+
+TEST_F(AdoptionModule, AUserWhoTookTheNameOfALostJobGetsItsVersionsOnlyFromAnOperator) {
+  constexpr uint32_t kUser = 1001;
+  job().uid = kUser;
+  for (const uint32_t rank : {0U, 1U}) Quarantine(rank, V(1, 10), rank);
+  EXPECT_THAT(Adopt(false).at(0).why_not, ::testing::HasSubstr("add --owner 1001"));
+  EXPECT_THAT(Adopt(false, kUser + 1).at(0).why_not, ::testing::HasSubstr("add --owner 1001"));
+  EXPECT_EQ(job().versions.count(V(1, 10)), 0U);
+  EXPECT_EQ(Adopt(false, kUser).at(0).why_not, "");
+  EXPECT_EQ(job().versions.count(V(1, 10)), 1U);
+}
+
+TEST_F(AdoptionModule, AJobOfThatLifeKeepsItsOwner) {
+  job().uid = 1001;
+  job().lineages[Incarnation{1}].life = LifeId{2};  // as after the restore of a backup
+  for (const uint32_t rank : {0U, 1U}) Quarantine(rank, V(2, 10), rank);
+  EXPECT_THAT(Adopt(true).at(0).why_not, ::testing::Not(::testing::HasSubstr("--owner")));
 }
 
 TEST_F(AdoptionModule, AnIncompleteOrContestedVersionIsNot) {
