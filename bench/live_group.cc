@@ -56,8 +56,7 @@ Result<std::unique_ptr<LiveGroup>> LiveGroup::Start(const GroupShape& shape) {
       shape.bytes * 2 / (shape.nodes - shape.parity) * static_cast<uint64_t>(shape.parity) +
       (64ULL << 20);
   options.agent_settings = {"peers.listen=127.0.0.1:0", "insecure_loopback=true",
-                            "peers.connections_max=1024",
-                            "peers.build_timeout_ms=300000",
+                            "peers.connections_max=1024", "peers.build_timeout_ms=300000",
                             fmt::format("peers.rate_bytes_per_s={}", shape.rate_bytes_per_s)};
   options.coordinator_settings = {fmt::format("peers.group_nodes={}", shape.nodes),
                                   fmt::format("peers.parity={}", shape.parity)};

@@ -28,8 +28,7 @@ std::vector<TensorSpec> SlicesOf(uint64_t rank, uint64_t world) {
   const uint64_t rows = kTensorRows / world;
   const auto add = [&](std::string name, DType dtype) {
     const std::vector<uint64_t> global = {kTensorRows, kTensorColumns};
-    specs.push_back(
-        {std::move(name), dtype, {rows, kTensorColumns}, global, {rank * rows, 0}});
+    specs.push_back({std::move(name), dtype, {rows, kTensorColumns}, global, {rank * rows, 0}});
   };
   for (uint64_t i = 0; i < kParameters; ++i) {
     const std::string name = fmt::format("layers.{}.block.{}.weight", i / 9, i % 9);
@@ -179,7 +178,7 @@ struct Aligned {
 /// What a node does to restore into half of the world. `join`: it joins the indexes of all nodes,
 /// as one node of the tree does; otherwise it receives the index.
 struct Reshard {
-  Cost own;   // of one node: the index of its shards
+  Cost own;  // of one node: the index of its shards
   Cost join;
   Cost plan;
   uint64_t index_bytes = 0;
@@ -292,8 +291,7 @@ Result<std::vector<BenchResult>> RunPlan(const BenchOptions& options) {
              "in {:.0f} ms ({:.0f} MiB); the index, all that other nodes receive, has {:.2f} MiB; "
              "÷ the goal of 2 s, or memory ÷ 1 GiB if that is worse",
              world, world / 2, found.own.seconds * 1e3, world / kRanksPerNode,
-             found.join.seconds * 1e3,
-             static_cast<double>(found.join.bytes) / kMiB,
+             found.join.seconds * 1e3, static_cast<double>(found.join.bytes) / kMiB,
              static_cast<double>(found.join.memory) / kMiB, found.plan.seconds * 1e3,
              static_cast<double>(found.plan.memory) / kMiB,
              static_cast<double>(found.index_bytes) / kMiB)});

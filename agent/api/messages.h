@@ -156,7 +156,7 @@ struct ReplyMessage {
   // Of OpenReader: length of the listing; of OpenVersion with own_slot: of the image in the slot,
   // otherwise of the listing; of ReadIndex: of the index.
   uint64_t image_bytes = 0;
-  uint32_t tier = 0;         // Tier the shard came from; of OpenReader: the slowest of all shards'
+  uint32_t tier = 0;  // Tier the shard came from; of OpenReader: the slowest of all shards'
   // Of OpenReader and OpenVersion: number of ranks that saved the version; of ReadIndex: how many
   // ranks follow the index.
   uint32_t world = 0;

@@ -22,11 +22,10 @@ SourceSelector::SourceSelector(ShardKey key, uint64_t digest, const SourceList& 
   for (const auto& source : sources) candidates_.push_back({source.get()});
   // Other threads change the load, so it is read once.
   for (Candidate& candidate : candidates_) candidate.load = candidate.source->load();
-  std::stable_sort(candidates_.begin(), candidates_.end(),
-                   [](const Candidate& a, const Candidate& b) {
-                     return std::pair(a.source->cost(), a.load) <
-                            std::pair(b.source->cost(), b.load);
-                   });
+  std::stable_sort(
+      candidates_.begin(), candidates_.end(), [](const Candidate& a, const Candidate& b) {
+        return std::pair(a.source->cost(), a.load) < std::pair(b.source->cost(), b.load);
+      });
 }
 
 Status SourceSelector::CheckStopping() const {

@@ -28,7 +28,7 @@ enum class PeerRequestKind : uint8_t {
   kSeal = 2,
   kParityRow = 3,
   kDecode = 4,
-  kProbe = 5,  // bytes of no job, to measure the network; job and version are not used
+  kProbe = 5,      // bytes of no job, to measure the network; job and version are not used
   kNodeIndex = 6,  // the index of the node's shards of the version
 };
 

@@ -51,8 +51,8 @@ Status ChunkCache::Read(Rank rank, uint64_t first, std::span<std::byte> into, co
     const Status fetched = fetch(chunk, mine);
     std::vector<Bytes> read;
     for (uint64_t i = 0; fetched.ok() && i < claimed; ++i) {
-      const auto bytes = mine.subspan(i * kChunkBytes).first(
-          std::min<size_t>(mine.size() - i * kChunkBytes, kChunkBytes));
+      const auto bytes = mine.subspan(i * kChunkBytes)
+                             .first(std::min<size_t>(mine.size() - i * kChunkBytes, kChunkBytes));
       read.push_back(std::make_shared<const std::vector<std::byte>>(bytes.begin(), bytes.end()));
     }
     MutexLock lock(mutex_);

@@ -31,12 +31,12 @@ class DiskSlots {
   void FinishDisk(const SaveJob& job, bool given_up);
   /// What a departure of the agent waits for. A version of incarnation 0: none.
   struct Progress {
-    VersionId saving;  // newest that a trainer copies, or that is not sealed yet
-    VersionId sealed;  // newest in memory of the job's current incarnation
-    VersionId memory;  // newest committed in memory
-    VersionId disk;    // newest committed on disk
-    VersionId shared;  // newest committed at tier remote
-    VersionId flush;   // all ranks write it
+    VersionId saving;      // newest that a trainer copies, or that is not sealed yet
+    VersionId sealed;      // newest in memory of the job's current incarnation
+    VersionId memory;      // newest committed in memory
+    VersionId disk;        // newest committed on disk
+    VersionId shared;      // newest committed at tier remote
+    VersionId flush;       // all ranks write it
     bool writing = false;  // the version that a flush writes is being written, or is next
   };
   Progress progress() const;

@@ -119,16 +119,16 @@ Result<std::string> IndexGatherer::Fetch(const Node& node) {
 }
 
 Result<std::string> IndexGatherer::Receive(const Node& node, const PeerRequest& request) {
-  HOLDFAST_ASSIGN_OR_RETURN(const auto stream,
-                            tools_.reach.transport.Open(node.address, request,
-                                                        tools_.clock.Now() + kAnswerTime));
+  HOLDFAST_ASSIGN_OR_RETURN(
+      const auto stream,
+      tools_.reach.transport.Open(node.address, request, tools_.clock.Now() + kAnswerTime));
   std::string bytes;
   for (;;) {
     const size_t before = bytes.size();
     bytes.resize(before + kPeerUnitBytes);
-    HOLDFAST_ASSIGN_OR_RETURN(
-        const size_t read, stream->Read(std::as_writable_bytes(std::span(bytes)).subspan(before),
-                                        tools_.clock.Now() + kUnitTime));
+    HOLDFAST_ASSIGN_OR_RETURN(const size_t read,
+                              stream->Read(std::as_writable_bytes(std::span(bytes)).subspan(before),
+                                           tools_.clock.Now() + kUnitTime));
     bytes.resize(before + read);
     if (read == 0) return bytes;
     if (bytes.size() > kIndexBytesMax) {
@@ -204,8 +204,8 @@ Result<std::string> IndexGatherer::Gather() {
       if (!builder_.Has(Rank{rank})) missing.push_back(rank);
     }
   }
-  HOLDFAST_RETURN_IF_ERROR(InParallel(
-      missing.size(), FirstOf(tools_.node(), missing.size()), [&](size_t i) -> Status {
+  HOLDFAST_RETURN_IF_ERROR(
+      InParallel(missing.size(), FirstOf(tools_.node(), missing.size()), [&](size_t i) -> Status {
         ParsedImage image;
         HOLDFAST_ASSIGN_OR_RETURN(const ShardHeader header, read_header_(Rank{missing[i]}, &image));
         MutexLock lock(mutex_);

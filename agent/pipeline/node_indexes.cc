@@ -54,12 +54,11 @@ Result<std::unique_ptr<PeerReader>> NodeIndexes::Open(const PeerRequest& request
 Result<IndexBytes> NodeIndexes::OfNode(const IndexedVersion& of,
                                        const std::vector<IndexedShard>& wanted) {
   // The incarnation of the peers does not change the index.
-  const std::string request = of.job + "/" + ToString(of.version) + "/" +
-                              NodeIndexRequest(of, wanted).group;
+  const std::string request =
+      of.job + "/" + ToString(of.version) + "/" + NodeIndexRequest(of, wanted).group;
   MutexLock lock(making_);
-  const auto known = std::find_if(made_.begin(), made_.end(), [&](const Made& made) {
-    return made.request == request;
-  });
+  const auto known = std::find_if(made_.begin(), made_.end(),
+                                  [&](const Made& made) { return made.request == request; });
   if (known != made_.end()) return known->bytes;
   HOLDFAST_ASSIGN_OR_RETURN(std::string bytes, MakeNodeIndex(shards_, damage_, of, wanted));
   auto made = std::make_shared<const std::string>(std::move(bytes));

@@ -41,7 +41,7 @@ class NodeIndexes {
 
   const LocalShards& shards_;
   DamageReporter& damage_;
-  Mutex making_;  // held while an index is made
+  Mutex making_;                                        // held while an index is made
   std::deque<Made> made_ HOLDFAST_GUARDED_BY(making_);  // the newest last
   Mutex mutex_;
   Whole whole_ HOLDFAST_GUARDED_BY(mutex_);

@@ -85,9 +85,9 @@ void ReaderService::Retry(Session& session) {
 void ReaderService::StartOpen(Session& session, const WaitingReader& wanted, bool in_place) {
   if (session.readers.open.size() >= kReadersMax) {
     return session.Reply(
-        wanted.ticket, ResourceExhaustedError(fmt::format(
-                           "{} version readers are open, which is the limit: close one",
-                           kReadersMax)));
+        wanted.ticket,
+        ResourceExhaustedError(fmt::format(
+            "{} version readers are open, which is the limit: close one", kReadersMax)));
   }
   const bool posted =
       threads_.Post([this, id = session.id(), wanted, in_place,
@@ -121,8 +121,8 @@ Result<ReaderService::Made> ReaderService::Make(const VersionOfSession& of,
   for (const ShardHeader& shard : headers) {
     const uint32_t rank = first + static_cast<uint32_t>(listing.size());
     // `near` helps to choose between tensor replicas; the state at this moment is good enough.
-    listing.push_back({rank, open->reader->IsNear(Rank{rank}), shard.image_bytes, shard.header,
-                       shard.extras});
+    listing.push_back(
+        {rank, open->reader->IsNear(Rank{rank}), shard.image_bytes, shard.header, shard.extras});
   }
   const uint64_t listing_bytes = ListingBytes(listing);
   const uint64_t bytes = kReadWindowBytes + RoundUp(listing_bytes, 4096);
@@ -177,21 +177,20 @@ void ReaderService::ReadIndex(Session& session, const CloseReaderMessage& messag
     return session.Reply(
         ticket, NotFoundError(fmt::format("version reader {} is not open", message.reader)));
   }
-  const bool posted =
-      threads_.Post([this, id = session.id(), ticket, open = found->second.open] {
-        auto index = open->reader->Index();
-        loop_.Post([this, id, ticket, index = std::move(index)] {
-          Session* trainer = sessions_.FindReady(id);
-          if (trainer == nullptr) return;
-          if (!index) return trainer->Reply(ticket, index.error());
-          ReplyMessage reply;
-          reply.header.ticket = ticket;
-          reply.image_bytes = (*index)->index_bytes;
-          reply.world = (*index)->near;
-          const int fd = (*index)->file.fd();
-          trainer->SendMessage(reply, std::span(&fd, 1));
-        });
-      });
+  const bool posted = threads_.Post([this, id = session.id(), ticket, open = found->second.open] {
+    auto index = open->reader->Index();
+    loop_.Post([this, id, ticket, index = std::move(index)] {
+      Session* trainer = sessions_.FindReady(id);
+      if (trainer == nullptr) return;
+      if (!index) return trainer->Reply(ticket, index.error());
+      ReplyMessage reply;
+      reply.header.ticket = ticket;
+      reply.image_bytes = (*index)->index_bytes;
+      reply.world = (*index)->near;
+      const int fd = (*index)->file.fd();
+      trainer->SendMessage(reply, std::span(&fd, 1));
+    });
+  });
   if (!posted) session.Reply(ticket, UnavailableError("the agent is overloaded or stopping"));
 }
 

@@ -65,11 +65,10 @@ void RestoreService::OnDecided(uint64_t session_id, const Result<RestoreDecision
   session->restores.pending.reset();
   if (!decision) return session->Reply(decided.ticket, decision.error());
   if (decided.request.reshard) {
-    return readers_.Open(*session,
-                         {.ticket = decided.ticket,
-                          .all_shards = decided.type == MessageType::kOpenReader,
-                          .decision = *decision,
-                          .deadline = decided.deadline});
+    return readers_.Open(*session, {.ticket = decided.ticket,
+                                    .all_shards = decided.type == MessageType::kOpenReader,
+                                    .decision = *decision,
+                                    .deadline = decided.deadline});
   }
   WaitingRestore restore{decided.ticket, *decision, {}};
   if (!TryAnswer(*session, restore)) AwaitShard(*session, restore, decided.deadline);

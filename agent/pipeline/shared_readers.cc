@@ -20,8 +20,7 @@ std::shared_ptr<VersionReader> SharedReaders::Open(const std::string& job, Versi
   std::weak_ptr<VersionReader>& known = readers_[{job, version, incarnation}];
   if (auto reader = known.lock()) return reader;
   PlaceFinder& finder = *this;
-  auto reader =
-      std::make_shared<VersionReader>(tools_, finder, job, version, world, incarnation);
+  auto reader = std::make_shared<VersionReader>(tools_, finder, job, version, world, incarnation);
   known = reader;
   Log(LogLevel::kInfo, "ReaderOpened", {Kv("job", job), Kv("version", ToString(version))});
   return reader;

@@ -38,11 +38,10 @@ bool IsTrusted(uid_t uid) { return uid == 0 || uid == ::geteuid(); }
 }  // namespace
 
 TrainerServer::TrainerServer(int64_t hello_timeout_ms, const SessionLimits& limits,
-                             const TrainerServices& services, CoordinatorLink& link,
-                             Clock& clock, LoopQueue& loop,
-                             SessionTable& sessions, RankRegistry& ranks, const JobTable& jobs,
-                             WatchedRanks& watched, TrainerProcesses& processes,
-                             ProcessTable& table)
+                             const TrainerServices& services, CoordinatorLink& link, Clock& clock,
+                             LoopQueue& loop, SessionTable& sessions, RankRegistry& ranks,
+                             const JobTable& jobs, WatchedRanks& watched,
+                             TrainerProcesses& processes, ProcessTable& table)
     : hello_timeout_ms_(hello_timeout_ms),
       limits_(limits),
       services_(services),
@@ -139,9 +138,8 @@ void TrainerServer::DropSilent(uid_t uid) {
   ReadPackets(*oldest);  // many ranks start at once: its Hello may be waiting to be read
   if (oldest->state != Session::State::kHello) return;
   Log(LogLevel::kDebug, "IdleConnectionDropped", {Kv("uid", uid), Kv("pid", oldest->peer().pid)});
-  EndSession(*oldest,
-             fmt::format("its user has more than {} connections without a Hello",
-                         limits_.silent_per_user));
+  EndSession(*oldest, fmt::format("its user has more than {} connections without a Hello",
+                                  limits_.silent_per_user));
   sessions_.Erase(oldest->id());
 }
 
@@ -158,9 +156,8 @@ bool TrainerServer::Admits(uid_t uid) {
   const bool trusted = IsTrusted(uid);
   if (sessions_.all().size() >= limits_.all - (trusted ? 0 : limits_.reserved)) return false;
   if (trusted) return true;
-  const auto own = std::ranges::count_if(sessions_.all(), [uid](const auto& entry) {
-    return entry.second->peer().uid == uid;
-  });
+  const auto own = std::ranges::count_if(
+      sessions_.all(), [uid](const auto& entry) { return entry.second->peer().uid == uid; });
   if (static_cast<size_t>(own) < limits_.per_user) return true;
   Log(LogLevel::kDebug, "ConnectionRefused", {Kv("uid", uid), Kv("connections", own)});
   return false;

@@ -43,10 +43,9 @@ class TrainerServer final : private SessionControl {
  public:
   /// The references outlive the server.
   TrainerServer(int64_t hello_timeout_ms, const SessionLimits& limits,
-                const TrainerServices& services, CoordinatorLink& link,
-                Clock& clock, LoopQueue& loop, SessionTable& sessions, RankRegistry& ranks,
-                const JobTable& jobs, WatchedRanks& watched, TrainerProcesses& processes,
-                ProcessTable& table);
+                const TrainerServices& services, CoordinatorLink& link, Clock& clock,
+                LoopQueue& loop, SessionTable& sessions, RankRegistry& ranks, const JobTable& jobs,
+                WatchedRanks& watched, TrainerProcesses& processes, ProcessTable& table);
 
   /// Serves connections to `listener` from the next Poll() on.
   void Listen(UniqueFd listener) { listener_ = std::move(listener); }

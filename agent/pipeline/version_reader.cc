@@ -98,8 +98,8 @@ Result<ShardHeader> VersionReader::ReadHeader(Rank rank, ParsedImage* image) {
   HOLDFAST_RETURN_IF_ERROR(CheckRank(rank));
   HOLDFAST_ASSIGN_OR_RETURN(const auto seal, SealOf(rank));
   return ReadShardHeader(
-      *seal,
-      [&](uint64_t offset, std::span<std::byte> into) { return Read(rank, offset, into); }, image);
+      *seal, [&](uint64_t offset, std::span<std::byte> into) { return Read(rank, offset, into); },
+      image);
 }
 
 bool VersionReader::IsNear(Rank rank) const {
@@ -147,8 +147,8 @@ Result<std::shared_ptr<const VersionReader::IndexFile>> VersionReader::Index() {
     bytes.append(reinterpret_cast<const char*>(&rank), sizeof(rank));
     ++made->near;
   }
-  HOLDFAST_ASSIGN_OR_RETURN(
-      made->file, SealedFile::Create("holdfast-index", std::as_bytes(std::span(bytes))));
+  HOLDFAST_ASSIGN_OR_RETURN(made->file,
+                            SealedFile::Create("holdfast-index", std::as_bytes(std::span(bytes))));
   Log(LogLevel::kInfo, "IndexMade",
       {Kv("job", job_), Kv("version", ToString(version_)), Kv("bytes", made->index_bytes)});
   MutexLock lock(mutex_);
@@ -156,9 +156,8 @@ Result<std::shared_ptr<const VersionReader::IndexFile>> VersionReader::Index() {
   return std::shared_ptr<const IndexFile>(made);
 }
 
-SourceList VersionReader::SourcesOf(
-    Rank rank, const std::vector<ShardPlace>& places,
-    const std::vector<std::shared_ptr<const GroupPlan>>& groups) {
+SourceList VersionReader::SourcesOf(Rank rank, const std::vector<ShardPlace>& places,
+                                    const std::vector<std::shared_ptr<const GroupPlan>>& groups) {
   const ShardKey key{job_, version_, rank};
   SourceList sources;
   // Of several holders that are equally near, each node begins with another one.

@@ -122,7 +122,9 @@ class AgentApplication final : public Application {
   Status Serve();
   bool Tick() override;
   const std::string& data_address() const override { return data_address_; }
-  void Stop() override { StopWithin([] { return false; }); }
+  void Stop() override {
+    StopWithin([] { return false; });
+  }
   void StopWithin(const std::function<bool()>& interrupted) override;
 
  private:
@@ -295,10 +297,9 @@ Status AgentApplication::Serve() {
   HOLDFAST_ASSIGN_OR_RETURN(Endpoint listen, ParseEndpoint(config_.data_listen));
   data_ = std::make_unique<DataService>(*node_, *volume_, *arena_, config_.node);
   if (workers_ != nullptr) data_->ShowWorkers(*workers_);
-  HOLDFAST_ASSIGN_OR_RETURN(
-      guarded_data_, coord::GuardedService::Make(*data_, Agent::service_full_name(),
-                                                  config_.cluster, config_.access, Clock::Real(),
-                                                  &owners_));
+  HOLDFAST_ASSIGN_OR_RETURN(guarded_data_, coord::GuardedService::Make(
+                                               *data_, Agent::service_full_name(), config_.cluster,
+                                               config_.access, Clock::Real(), &owners_));
   guarded_data_->callers().Refuse(revoked_);
   HOLDFAST_ASSIGN_OR_RETURN(data_server_,
                             coord::StartServer(*guarded_data_, listen, config_.tls, "data_listen",

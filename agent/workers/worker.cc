@@ -8,8 +8,7 @@
 namespace holdfast::agent {
 
 std::vector<std::string> EnvironmentOf(const SetWorkers& wanted, const WorkerUser& user,
-                                       uint32_t local_rank,
-                                       const std::string& agent_socket,
+                                       uint32_t local_rank, const std::string& agent_socket,
                                        const std::string& error_file) {
   std::map<std::string, std::string> variables;
   const auto add = [&variables](const std::string& text) {

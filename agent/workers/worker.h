@@ -44,8 +44,7 @@ struct WorkerExit {
 /// win. The login is the agent's environment for the agent's own user, and otherwise the account of
 /// `user`: the agent's variables may be secrets.
 std::vector<std::string> EnvironmentOf(const SetWorkers& wanted, const WorkerUser& user,
-                                       uint32_t local_rank,
-                                       const std::string& agent_socket,
+                                       uint32_t local_rank, const std::string& agent_socket,
                                        const std::string& error_file);
 
 }  // namespace holdfast::agent

@@ -460,8 +460,7 @@ void AgentLink::UndoLocked(const PendingCall& call, const agent::ReplyMessage& r
   const auto send = [&](const auto& message) {
     static_cast<void>(SendLocked(epoch, std::as_bytes(std::span(&message, 1))));
   };
-  if (call.type == agent::MessageType::kReadRange ||
-      call.type == agent::MessageType::kReadIndex) {
+  if (call.type == agent::MessageType::kReadRange || call.type == agent::MessageType::kReadIndex) {
     return;
   }
   if (call.type == agent::MessageType::kOpenReader ||

@@ -74,9 +74,7 @@ class AgentLink {
     /// A number that depends on the node's name.
     uint32_t node_turn() const { return link_->node_turn_.load(std::memory_order_relaxed); }
     /// Whether the agent answers OpenVersion and ReadIndex.
-    bool opens_versions() const {
-      return link_->opens_versions_.load(std::memory_order_relaxed);
-    }
+    bool opens_versions() const { return link_->opens_versions_.load(std::memory_order_relaxed); }
     /// Identifies the connection; not 0.
     uint64_t epoch() const { return epoch_; }
 

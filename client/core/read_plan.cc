@@ -132,9 +132,8 @@ class Planner {
         ShardReads& shard = shards_[rank];
         shard.image_bytes = image_bytes;
         shard.copies.push_back(static_cast<uint32_t>(plan_.copies.size()));
-        plan_.copies.push_back(
-            {BoxCopy(piece, wanted_.box, *both, SizeOf(wanted_.spec->dtype)), image_begin,
-             wanted_.target});
+        plan_.copies.push_back({BoxCopy(piece, wanted_.box, *both, SizeOf(wanted_.spec->dtype)),
+                                image_begin, wanted_.target});
       }
       Subtract(box, piece, rest);
     }

@@ -149,8 +149,8 @@ Status VersionReader::OpenAtAgent(const AgentLink::Use& use, std::optional<Versi
     return InternalError("the agent's answer to OpenReader is invalid");
   }
   HOLDFAST_ASSIGN_OR_RETURN(
-      mapping_, WindowMapping::Map(memory.get(), agent::kReadWindowBytes + listing_bytes,
-                                   F_SEAL_SHRINK));
+      mapping_,
+      WindowMapping::Map(memory.get(), agent::kReadWindowBytes + listing_bytes, F_SEAL_SHRINK));
   number_ = reply.slot;
   epoch_ = use.epoch();
   own_slot_.reset();
@@ -279,10 +279,9 @@ Status VersionReader::ReadIndex(const AgentLink::Use& use, MonotonicTime deadlin
   if (!memory.valid() || reply.image_bytes > kIndexBytesMax || reply.world > own_info_.world) {
     return InternalError("the agent's answer to ReadIndex is invalid");
   }
-  HOLDFAST_ASSIGN_OR_RETURN(
-      WindowMapping mapping,
-      WindowMapping::Map(memory.get(), reply.image_bytes + near_bytes,
-                         F_SEAL_WRITE | F_SEAL_SHRINK));
+  HOLDFAST_ASSIGN_OR_RETURN(WindowMapping mapping,
+                            WindowMapping::Map(memory.get(), reply.image_bytes + near_bytes,
+                                               F_SEAL_WRITE | F_SEAL_SHRINK));
   HOLDFAST_ASSIGN_OR_RETURN(const VersionIndex index,
                             VersionIndex::Open(mapping.memory().first(reply.image_bytes)));
   if (index.job() != options_.job || index.version() != version() ||
@@ -364,8 +363,8 @@ Result<std::string> VersionReader::ReadBytes(const AgentLink::Use& use,
     read.rank = shard.rank.value;
     read.offset = at / kChunkBytes * kChunkBytes;
     const uint64_t last = (end + kChunkBytes - 1) / kChunkBytes * kChunkBytes;
-    read.bytes = std::min({agent::kReadPlaceBytes, last - read.offset,
-                           shard.image_bytes - read.offset});
+    read.bytes =
+        std::min({agent::kReadPlaceBytes, last - read.offset, shard.image_bytes - read.offset});
     HOLDFAST_ASSIGN_OR_RETURN(const agent::ReplyMessage reply, link_.Call(use, read, deadline));
     if (reply.code != 0) return Fail(StatusOf(reply));
     const uint64_t until = std::min(end, read.offset + read.bytes);

@@ -139,7 +139,7 @@ class VersionReader {
   Mutex mutex_;  // one load at a time
   std::optional<PlannedShard> own_ HOLDFAST_GUARDED_BY(mutex_);
   std::optional<VersionIndex> index_ HOLDFAST_GUARDED_BY(mutex_);
-  WindowMapping index_memory_ HOLDFAST_GUARDED_BY(mutex_);   // the agent's index, or:
+  WindowMapping index_memory_ HOLDFAST_GUARDED_BY(mutex_);         // the agent's index, or:
   std::vector<uint64_t> index_bytes_ HOLDFAST_GUARDED_BY(mutex_);  // made from a listing
   std::vector<uint32_t> near_ HOLDFAST_GUARDED_BY(mutex_);
   std::unique_ptr<ContentTables> tables_ HOLDFAST_GUARDED_BY(mutex_);

@@ -10,32 +10,32 @@ namespace holdfast::cuda {
 /// The driver's functions that the copier uses, resolved at run time. The plugin does not link
 /// libcuda: on a machine without a driver it can be built and loaded, and reports the error.
 struct Driver {
-#define HOLDFAST_DRIVER_FUNCTIONS(X)                                                  \
-  X(Init, cuInit, CUresult(unsigned))                                                 \
-  X(GetErrorString, cuGetErrorString, CUresult(CUresult, const char**))               \
-  X(DeviceGet, cuDeviceGet, CUresult(CUdevice*, int))                                 \
-  X(DeviceGetCount, cuDeviceGetCount, CUresult(int*))                                 \
-  X(PrimaryCtxRetain, cuDevicePrimaryCtxRetain, CUresult(CUcontext*, CUdevice))       \
-  X(PrimaryCtxRelease, cuDevicePrimaryCtxRelease_v2, CUresult(CUdevice))              \
-  X(CtxPush, cuCtxPushCurrent_v2, CUresult(CUcontext))                                \
-  X(CtxPop, cuCtxPopCurrent_v2, CUresult(CUcontext*))                                 \
-  X(CtxSynchronize, cuCtxSynchronize, CUresult())                                     \
-  X(StreamCreate, cuStreamCreate, CUresult(CUstream*, unsigned))                      \
-  X(StreamDestroy, cuStreamDestroy_v2, CUresult(CUstream))                            \
-  X(StreamGetCtx, cuStreamGetCtx, CUresult(CUstream, CUcontext*))                     \
-  X(StreamWaitEvent, cuStreamWaitEvent, CUresult(CUstream, CUevent, unsigned))        \
-  X(StreamSynchronize, cuStreamSynchronize, CUresult(CUstream))                       \
-  X(EventCreate, cuEventCreate, CUresult(CUevent*, unsigned))                         \
-  X(EventDestroy, cuEventDestroy_v2, CUresult(CUevent))                               \
-  X(EventRecord, cuEventRecord, CUresult(CUevent, CUstream))                          \
-  X(EventSynchronize, cuEventSynchronize, CUresult(CUevent))                          \
-  X(StreamIsCapturing, cuStreamIsCapturing, CUresult(CUstream, CUstreamCaptureStatus*)) \
+#define HOLDFAST_DRIVER_FUNCTIONS(X)                                                        \
+  X(Init, cuInit, CUresult(unsigned))                                                       \
+  X(GetErrorString, cuGetErrorString, CUresult(CUresult, const char**))                     \
+  X(DeviceGet, cuDeviceGet, CUresult(CUdevice*, int))                                       \
+  X(DeviceGetCount, cuDeviceGetCount, CUresult(int*))                                       \
+  X(PrimaryCtxRetain, cuDevicePrimaryCtxRetain, CUresult(CUcontext*, CUdevice))             \
+  X(PrimaryCtxRelease, cuDevicePrimaryCtxRelease_v2, CUresult(CUdevice))                    \
+  X(CtxPush, cuCtxPushCurrent_v2, CUresult(CUcontext))                                      \
+  X(CtxPop, cuCtxPopCurrent_v2, CUresult(CUcontext*))                                       \
+  X(CtxSynchronize, cuCtxSynchronize, CUresult())                                           \
+  X(StreamCreate, cuStreamCreate, CUresult(CUstream*, unsigned))                            \
+  X(StreamDestroy, cuStreamDestroy_v2, CUresult(CUstream))                                  \
+  X(StreamGetCtx, cuStreamGetCtx, CUresult(CUstream, CUcontext*))                           \
+  X(StreamWaitEvent, cuStreamWaitEvent, CUresult(CUstream, CUevent, unsigned))              \
+  X(StreamSynchronize, cuStreamSynchronize, CUresult(CUstream))                             \
+  X(EventCreate, cuEventCreate, CUresult(CUevent*, unsigned))                               \
+  X(EventDestroy, cuEventDestroy_v2, CUresult(CUevent))                                     \
+  X(EventRecord, cuEventRecord, CUresult(CUevent, CUstream))                                \
+  X(EventSynchronize, cuEventSynchronize, CUresult(CUevent))                                \
+  X(StreamIsCapturing, cuStreamIsCapturing, CUresult(CUstream, CUstreamCaptureStatus*))     \
   X(ExchangeCaptureMode, cuThreadExchangeStreamCaptureMode, CUresult(CUstreamCaptureMode*)) \
-  X(HostAlloc, cuMemHostAlloc, CUresult(void**, size_t, unsigned))                    \
-  X(HostFree, cuMemFreeHost, CUresult(void*))                                         \
-  X(HostRegister, cuMemHostRegister_v2, CUresult(void*, size_t, unsigned))            \
-  X(HostUnregister, cuMemHostUnregister, CUresult(void*))                             \
-  X(CopyToHost, cuMemcpyDtoHAsync_v2, CUresult(void*, CUdeviceptr, size_t, CUstream)) \
+  X(HostAlloc, cuMemHostAlloc, CUresult(void**, size_t, unsigned))                          \
+  X(HostFree, cuMemFreeHost, CUresult(void*))                                               \
+  X(HostRegister, cuMemHostRegister_v2, CUresult(void*, size_t, unsigned))                  \
+  X(HostUnregister, cuMemHostUnregister, CUresult(void*))                                   \
+  X(CopyToHost, cuMemcpyDtoHAsync_v2, CUresult(void*, CUdeviceptr, size_t, CUstream))       \
   X(CopyToDevice, cuMemcpyHtoDAsync_v2, CUresult(CUdeviceptr, const void*, size_t, CUstream))
 #define X(name, symbol, type) std::add_pointer_t<type> name = nullptr;
   HOLDFAST_DRIVER_FUNCTIONS(X)

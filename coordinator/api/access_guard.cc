@@ -154,12 +154,9 @@ class GuardedHandler : public MethodHandler {
 };
 }  // namespace
 
-Result<std::unique_ptr<GuardedService>> GuardedService::Make(grpc::Service& service,
-                                                             const std::string& name,
-                                                             std::string cluster,
-                                                             AccessOptions options,
-                                                             const Clock& clock,
-                                                             const JobOwners* owners) {
+Result<std::unique_ptr<GuardedService>> GuardedService::Make(
+    grpc::Service& service, const std::string& name, std::string cluster, AccessOptions options,
+    const Clock& clock, const JobOwners* owners) {
   const auto* descriptor =
       google::protobuf::DescriptorPool::generated_pool()->FindServiceByName(name);
   if (descriptor == nullptr) return Fail(InternalError("no service is named " + name));

@@ -37,9 +37,9 @@ struct AccessOptions {
 /// The process or machine that makes a call.
 struct Caller {
   RoleSet roles = kNoRoles;
-  std::string name;    // e.g. "user alice (uid 1001)" or "spiffe://c1/agent/n0"
-  std::string from;    // its address, e.g. "ipv4:127.0.0.1:40000" or "unix:/run/c.sock"
-  std::string remedy;  // how a caller like this gets another role
+  std::string name;          // e.g. "user alice (uid 1001)" or "spiffe://c1/agent/n0"
+  std::string from;          // its address, e.g. "ipv4:127.0.0.1:40000" or "unix:/run/c.sock"
+  std::string remedy;        // how a caller like this gets another role
   std::optional<uid_t> uid;  // a user of this machine
   std::string user;          // name of the user, or in a certificate; may be empty
 };

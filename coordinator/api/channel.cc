@@ -149,10 +149,9 @@ Status ApiServer::Listen(const std::string& path, UnixConnections& connections,
 }
 
 Result<std::unique_ptr<ApiServer>> StartServer(const std::vector<GuardedService*>& services,
-                                               Endpoint& endpoint,
-                                               const TlsFiles& tls, std::string_view key,
-                                               int message_bytes_max, int threads_max,
-                                               InterceptorFactories interceptors) {
+                                               Endpoint& endpoint, const TlsFiles& tls,
+                                               std::string_view key, int message_bytes_max,
+                                               int threads_max, InterceptorFactories interceptors) {
   HOLDFAST_ASSIGN_OR_RETURN(auto credentials, MakeServerCredentials(endpoint, tls, key));
   Status in_use = UnavailableError(fmt::format(
       "address {} is in use by another process; choose another with {}", endpoint.ToString(), key));
@@ -194,9 +193,8 @@ Result<std::unique_ptr<ApiServer>> StartServer(const std::vector<GuardedService*
   }
   auto running = std::make_unique<ApiServer>(std::move(server));
   if (unix_socket) {
-    const Status listens =
-        running->Listen(endpoint.path, services.front()->callers().connections(),
-                        services.front()->clock());
+    const Status listens = running->Listen(endpoint.path, services.front()->callers().connections(),
+                                           services.front()->clock());
     if (!listens.ok()) return Fail(listens.WithContext(key));
   } else {
     endpoint.port = static_cast<uint16_t>(bound_port);

@@ -21,9 +21,9 @@ namespace holdfast::coord {
 /// their own.
 struct UnixLimits {
   size_t connections = 4096;
-  size_t reserved = 256;    // of `connections`, for root and the user of the server
+  size_t reserved = 256;  // of `connections`, for root and the user of the server
   size_t per_user = 128;
-  size_t silent = 16;       // of one user: connected, and nothing was sent yet
+  size_t silent = 16;           // of one user: connected, and nothing was sent yet
   size_t new_per_second = 200;  // of one user
   std::chrono::milliseconds silent_for{5'000};
 };

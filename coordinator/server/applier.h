@@ -153,7 +153,7 @@ class Applier {
   std::unique_ptr<Catalog> catalog_;
   std::optional<State> state_;
   std::optional<Supervisor> supervisor_;  // set exactly when state_ is
-  OwnerTable owners_;  // of state_ and supervisor_
+  OwnerTable owners_;                     // of state_ and supervisor_
   std::map<RequestId, ReplyHandler> handlers_;
   std::map<AttachId, std::shared_ptr<DirectiveSink>> sinks_;
   /// Time of the batch, for all of its events. It excludes periods in which this thread did not

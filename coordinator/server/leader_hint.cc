@@ -16,16 +16,15 @@ class LeaderHint : public rpc::Interceptor {
     if (methods->QueryInterceptionHookPoint(rpc::InterceptionHookPoints::PRE_SEND_STATUS)) {
       const grpc::Status status = methods->GetSendStatus();
       const std::string why = session_.why();
-      // Only the leader knows the owners of jobs: a refusal by a coordinator that stands by means no
-      // more than that the leader decides.
+      // Only the leader knows the owners of jobs: a refusal by a coordinator that stands by means
+      // no more than that the leader decides.
       const bool leader_decides = status.error_code() == grpc::StatusCode::UNAVAILABLE ||
                                   status.error_code() == grpc::StatusCode::PERMISSION_DENIED;
       if (leader_decides && !why.empty()) {
         const std::string leader = session_.leader();
         methods->GetSendTrailingMetadata()->insert(
             {kLeaderMetadata, leader.empty() ? kNoLeader : leader});
-        methods->ModifySendStatus(
-            {grpc::StatusCode::UNAVAILABLE, why, status.error_details()});
+        methods->ModifySendStatus({grpc::StatusCode::UNAVAILABLE, why, status.error_details()});
       }
     }
     methods->Proceed();

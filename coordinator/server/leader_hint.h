@@ -10,8 +10,9 @@
 namespace holdfast::coord {
 
 /// Returns a factory of interceptors that complete each Unavailable and each PermissionDenied of a
-/// coordinator that stands by. Both become Unavailable: the message has the reason, and the trailing
-/// metadata kLeaderMetadata names the leader, if one is known. `session` outlives the server.
+/// coordinator that stands by. Both become Unavailable: the message has the reason, and the
+/// trailing metadata kLeaderMetadata names the leader, if one is known. `session` outlives the
+/// server.
 std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface> MakeLeaderHints(
     EtcdSession& session);
 

@@ -163,19 +163,14 @@ constexpr MetricSpec kSuspected{"holdfast_detector_suspected", Kind::kGauge,
                                 "Hangs suspected now: faults if they last."};
 
 constexpr const MetricSpec* kMetricSpecs[] = {
-    &kEpoch,          &kLoaded,       &kNodeUp,
-    &kNodeHeld,       &kDiskFree,     &kWarnings,
-    &kOtherLife,      &kRefused,      &kQuarantined,    &kDrained,
-    &kGpuSuspect,     &kIncarnation,  &kJobPhase,
-    &kRanks,          &kJoined,       &kNewestStep,
-    &kCommittedStep,  &kCommittedAge, &kRestorable,
-    &kRestorableStep, &kDurable,      &kUnderProtected,
-    &kPending,        &kCommitted,    &kAborted,
-    &kParityNodes,    &kRunPhase,     &kRestarts,
-    &kSpares,         &kWorkers,      &kIncidents,
-    &kDetect,         &kRecover,      &kLostSteps,
-    &kWatchedJobs,    &kDigests,      &kFaults,
-    &kSuspicions,     &kSuspected,    &kInvariantViolations,
+    &kEpoch,        &kLoaded,         &kNodeUp,       &kNodeHeld,    &kDiskFree,
+    &kWarnings,     &kOtherLife,      &kRefused,      &kQuarantined, &kDrained,
+    &kGpuSuspect,   &kIncarnation,    &kJobPhase,     &kRanks,       &kJoined,
+    &kNewestStep,   &kCommittedStep,  &kCommittedAge, &kRestorable,  &kRestorableStep,
+    &kDurable,      &kUnderProtected, &kPending,      &kCommitted,   &kAborted,
+    &kParityNodes,  &kRunPhase,       &kRestarts,     &kSpares,      &kWorkers,
+    &kIncidents,    &kDetect,         &kRecover,      &kLostSteps,   &kWatchedJobs,
+    &kDigests,      &kFaults,         &kSuspicions,   &kSuspected,   &kInvariantViolations,
     &kDroppedSeries};
 
 template <typename Number>

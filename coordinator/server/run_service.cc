@@ -134,9 +134,8 @@ grpc::ServerUnaryReactor* CoordinatorService::Drain(grpc::CallbackServerContext*
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   const RequestId id = applier_.NextId();
   const std::string why = CutText(request->why(), kWhyBytesMax);
-  applier_.Submit(
-      Event(DrainSet{id, request->node(), request->set(), why, request->move_runs()}), id,
-      Recorded(*begun, "Drain", AnswerInto(reactor, reply, [](const Reply&) {})));
+  applier_.Submit(Event(DrainSet{id, request->node(), request->set(), why, request->move_runs()}),
+                  id, Recorded(*begun, "Drain", AnswerInto(reactor, reply, [](const Reply&) {})));
   return reactor;
 }
 
@@ -158,14 +157,13 @@ grpc::ServerUnaryReactor* CoordinatorService::GetRuns(grpc::CallbackServerContex
                                                       const pb::GetRunsRequest* request,
                                                       pb::GetRunsReply* reply) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const bool accepted =
-      applier_.Query([this, reactor, reply, job = request->job(),
-                      only = OnlyJobsOf(*context)](const Supervisor* supervisor) {
-        if (supervisor == nullptr) return reactor->Finish(StateUnknown());
-        FillRuns(*supervisor, job, reply);
-        if (only) LeaveOwnJobs(*only, applier_.job_owners(), reply);
-        reactor->Finish(grpc::Status::OK);
-      });
+  const bool accepted = applier_.Query([this, reactor, reply, job = request->job(),
+                                        only = OnlyJobsOf(*context)](const Supervisor* supervisor) {
+    if (supervisor == nullptr) return reactor->Finish(StateUnknown());
+    FillRuns(*supervisor, job, reply);
+    if (only) LeaveOwnJobs(*only, applier_.job_owners(), reply);
+    reactor->Finish(grpc::Status::OK);
+  });
   if (!accepted) FinishTooManyReads(context, reactor);
   return reactor;
 }
@@ -174,14 +172,13 @@ grpc::ServerUnaryReactor* CoordinatorService::ListIncidents(grpc::CallbackServer
                                                             const pb::ListIncidentsRequest* request,
                                                             pb::ListIncidentsReply* reply) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const bool accepted =
-      applier_.Query([this, reactor, reply, copy = *request,
-                      only = OnlyJobsOf(*context)](const Supervisor* supervisor) {
-        if (supervisor == nullptr) return reactor->Finish(StateUnknown());
-        FillIncidents(*supervisor, copy, reply);
-        if (only) LeaveOwnJobs(*only, applier_.job_owners(), reply);
-        reactor->Finish(grpc::Status::OK);
-      });
+  const bool accepted = applier_.Query([this, reactor, reply, copy = *request,
+                                        only = OnlyJobsOf(*context)](const Supervisor* supervisor) {
+    if (supervisor == nullptr) return reactor->Finish(StateUnknown());
+    FillIncidents(*supervisor, copy, reply);
+    if (only) LeaveOwnJobs(*only, applier_.job_owners(), reply);
+    reactor->Finish(grpc::Status::OK);
+  });
   if (!accepted) FinishTooManyReads(context, reactor);
   return reactor;
 }

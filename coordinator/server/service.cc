@@ -135,8 +135,8 @@ grpc::ServerUnaryReactor* CoordinatorService::GetStatus(grpc::CallbackServerCont
                                                         pb::GetStatusReply* reply) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   const bool accepted =
-      applier_.Query([this, reactor, reply, job = request->job(),
-                      only = OnlyJobsOf(*context)](const State* state, Epoch epoch) {
+      applier_.Query([this, reactor, reply, job = request->job(), only = OnlyJobsOf(*context)](
+                         const State* state, Epoch epoch) {
         if (state == nullptr) return reactor->Finish(StateUnknown());
         FillStatus(*state, cluster_, epoch, job, reply);
         if (only) LeaveOwnJobs(*only, reply);
@@ -181,14 +181,13 @@ grpc::ServerUnaryReactor* CoordinatorService::WhatIfLost(grpc::CallbackServerCon
                                                          const pb::WhatIfLostRequest* request,
                                                          pb::WhatIfLostReply* reply) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const bool accepted =
-      applier_.Query([this, reactor, reply, copy = *request,
-                      only = OnlyJobsOf(*context)](const State* state, Epoch) {
-        if (state == nullptr) return reactor->Finish(StateUnknown());
-        FillImpact(*state, copy, reply);
-        if (only) LeaveOwnJobs(*only, applier_.job_owners(), reply);
-        reactor->Finish(grpc::Status::OK);
-      });
+  const bool accepted = applier_.Query([this, reactor, reply, copy = *request,
+                                        only = OnlyJobsOf(*context)](const State* state, Epoch) {
+    if (state == nullptr) return reactor->Finish(StateUnknown());
+    FillImpact(*state, copy, reply);
+    if (only) LeaveOwnJobs(*only, applier_.job_owners(), reply);
+    reactor->Finish(grpc::Status::OK);
+  });
   if (!accepted) FinishTooManyReads(context, reactor);
   return reactor;
 }

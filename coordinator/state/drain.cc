@@ -91,8 +91,9 @@ std::string RemedyWithoutGroups(const ReadContext& context, const DrainedJob& st
   if (has_remote && status.writing != 0) return "wait: its shards are copied to tier remote";
   const std::string cause = "no other node takes shards of a job without parity groups: ";
   if (status.runs_here) {
-    return cause + "start the job on other nodes, which restore it from here, and wait for its "
-                   "next save" +
+    return cause +
+           "start the job on other nodes, which restore it from here, and wait for its "
+           "next save" +
            (has_remote ? "" : "; or configure tier remote");
   }
   const std::string copy =
@@ -225,8 +226,7 @@ void AllowRunsToLeave(Context& context) {
     if (!node.drain->move_runs) continue;
     const bool safe = std::ranges::none_of(context.cluster.jobs, [&](const auto& entry) {
       const Job& job = entry.second;
-      return RunsOn(job, index) &&
-             JobWithout(context, job, nodes).state == DrainState::kNotSafe;
+      return RunsOn(job, index) && JobWithout(context, job, nodes).state == DrainState::kNotSafe;
     });
     if (safe) context.effects.emplace_back(RunsMayLeave{node.name});
   }

@@ -55,7 +55,7 @@ Result<VersionIndex> VersionIndex::Open(std::span<const std::byte> bytes) {
   if (head.bytes != bytes.size() || bytes.size() % 8 != 0 ||
       reinterpret_cast<uintptr_t>(bytes.data()) % 8 != 0) {
     return Fail(BadIndex("its length is " + std::to_string(bytes.size()) + " bytes and not " +
-                    std::to_string(head.bytes)));
+                         std::to_string(head.bytes)));
   }
   const uint64_t end = bytes.size() - kChecksumBytes;
   const auto check = [&](const char* name, const Section& section, uint64_t row_bytes) {
@@ -75,7 +75,7 @@ Result<VersionIndex> VersionIndex::Open(std::span<const std::byte> bytes) {
   HOLDFAST_RETURN_IF_ERROR(check("text", head.text, 1));
   if (head.shards.count > head.world || head.world == 0) {
     return Fail(BadIndex("it has " + std::to_string(head.shards.count) + " shards of " +
-                    std::to_string(head.world)));
+                         std::to_string(head.world)));
   }
   VersionIndex index(bytes, head);
   HOLDFAST_ASSIGN_OR_RETURN(index.job_, index.Text(0, head.job_bytes));
@@ -106,12 +106,12 @@ Result<VersionIndex::Shard> VersionIndex::ShardAt(uint64_t index) const {
 
 Result<VersionIndex::Shard> VersionIndex::ShardOf(Rank rank) const {
   const auto rows = Rows<ShardRow>(head_.shards);
-  const auto found = std::lower_bound(
-      rows.begin(), rows.end(), rank.value,
-      [](const ShardRow& row, uint32_t wanted) { return row.rank < wanted; });
+  const auto found =
+      std::lower_bound(rows.begin(), rows.end(), rank.value,
+                       [](const ShardRow& row, uint32_t wanted) { return row.rank < wanted; });
   if (found == rows.end() || found->rank != rank.value) {
-    return Fail(NotFoundError("the version index has no shard of rank " +
-                              std::to_string(rank.value)));
+    return Fail(
+        NotFoundError("the version index has no shard of rank " + std::to_string(rank.value)));
   }
   return ShardAt(static_cast<uint64_t>(found - rows.begin()));
 }
@@ -303,8 +303,8 @@ Result<VersionIndex::Found> VersionIndex::Find(std::string_view name) const {
   const bool number = error == std::errc() && end == digits.data() + digits.size() &&
                       digits == std::to_string(rank);
   if (!number) return Found{};
-  HOLDFAST_ASSIGN_OR_RETURN(const auto marked, FindRow(name.substr(0, name.size() - digits.size()),
-                                                       true));
+  HOLDFAST_ASSIGN_OR_RETURN(const auto marked,
+                            FindRow(name.substr(0, name.size() - digits.size()), true));
   if (!marked) return Found{};
   HOLDFAST_ASSIGN_OR_RETURN(const Name row, NameAt(*marked));
   return Found{row.uses, Rank{rank}};
@@ -335,9 +335,8 @@ Status VersionIndex::ForEachOverlap(const Class& of, const Tensor& tensor, const
     const auto from =
         std::partition_point(column.order.begin(), column.order.end(),
                              [&](uint32_t position) { return value(position) < least; });
-    const auto to = std::partition_point(from, column.order.end(), [&](uint32_t position) {
-      return value(position) <= most;
-    });
+    const auto to = std::partition_point(
+        from, column.order.end(), [&](uint32_t position) { return value(position) <= most; });
     const auto count = static_cast<uint64_t>(to - from);
     if (count < candidates || (order.empty() && count == candidates)) {
       candidates = count;

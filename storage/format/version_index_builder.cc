@@ -35,8 +35,7 @@ void Append(Number number, std::string* out) {
 std::pair<std::string_view, bool> WithoutRank(std::string_view name, Rank rank) {
   const std::string digits = std::to_string(rank.value);
   const bool marked =
-      name.ends_with(digits) &&
-      name.substr(0, name.size() - digits.size()).ends_with(kRankMark);
+      name.ends_with(digits) && name.substr(0, name.size() - digits.size()).ends_with(kRankMark);
   return {marked ? name.substr(0, name.size() - digits.size()) : name, marked};
 }
 
@@ -147,9 +146,9 @@ Status VersionIndexBuilder::Add(const ParsedImage& image, std::span<const std::b
     if (at > extras.size() || extra.bytes() > extras.size() - at) {
       return InvalidArgumentError("too little extra state of " + ToString(identity.key()));
     }
-    shard.extras.push_back({extra.name, extra.bytes(),
-                            Content({reinterpret_cast<const char*>(extras.data()) + at,
-                                     extra.bytes()})});
+    shard.extras.push_back(
+        {extra.name, extra.bytes(),
+         Content({reinterpret_cast<const char*>(extras.data()) + at, extra.bytes()})});
   }
   return AddMember(number, identity.rank, std::move(shard));
 }
@@ -300,8 +299,8 @@ struct VersionIndexBuilder::Writer {
     for (size_t i = 0; i < order.size(); ++i) {
       const uint64_t offset = offset_of(i);
       if (offset / unit > UINT32_MAX) {
-        return Fail(ResourceExhaustedError(
-            "the index of the version has no room for the offset " + std::to_string(offset)));
+        return Fail(ResourceExhaustedError("the index of the version has no room for the offset " +
+                                           std::to_string(offset)));
       }
       multiples[i] = static_cast<uint32_t>(offset / unit);
     }
@@ -314,9 +313,8 @@ struct VersionIndexBuilder::Writer {
       values.insert(values.end(), multiples.begin(), multiples.end());
       std::vector<uint32_t> sorted(multiples.size());
       std::iota(sorted.begin(), sorted.end(), 0U);
-      std::stable_sort(sorted.begin(), sorted.end(), [&](uint32_t a, uint32_t b) {
-        return multiples[a] < multiples[b];
-      });
+      std::stable_sort(sorted.begin(), sorted.end(),
+                       [&](uint32_t a, uint32_t b) { return multiples[a] < multiples[b]; });
       values.insert(values.end(), sorted.begin(), sorted.end());
     }
     latest = multiples;

@@ -57,7 +57,7 @@ class VersionIndexBuilder {
     std::vector<Tensor> tensors;
     uint64_t tensor_bytes = 0;
     uint32_t dimensions = 0;
-    std::vector<uint32_t> members;  // ranks, in the order of their adding
+    std::vector<uint32_t> members;               // ranks, in the order of their adding
     std::vector<std::vector<uint64_t>> columns;  // by dimension
   };
   struct Extra {
@@ -93,9 +93,9 @@ class VersionIndexBuilder {
   std::vector<Class> classes_;
   std::unordered_map<std::string, uint32_t> class_numbers_;  // by all that the members share
   std::unordered_map<std::string, uint32_t> contents_;       // of extras; how often each occurs
-  Joined joined_;  // the latest; the nodes of a version mostly have the same
-  uint64_t content_bytes_ = 0;                               // of all contents_
-  std::map<uint32_t, Shard> shards_;                         // by rank
+  Joined joined_;                     // the latest; the nodes of a version mostly have the same
+  uint64_t content_bytes_ = 0;        // of all contents_
+  std::map<uint32_t, Shard> shards_;  // by rank
 };
 
 }  // namespace holdfast

@@ -78,8 +78,8 @@ TEST_F(GraceTest, ANodeThatIsStoppedAtAnyTimeLosesAtMostOneStep) {
     const auto ended = cluster_->agent(node).WaitFor(kTimeout);
     ASSERT_TRUE(ended.has_value()) << "the agent does not end";
     EXPECT_EQ(*ended, 0);
-    const auto took = std::chrono::duration_cast<milliseconds>(
-        std::chrono::steady_clock::now() - begun);
+    const auto took =
+        std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - begun);
     const uint64_t newest = job.newest_step();
     const uint64_t own = job.newest_step_of(node);
     // The memory of all nodes is lost, so that only the disks have a version.

@@ -152,11 +152,12 @@ TEST_F(ManyJobsTest, EndedJobsLeaveNothingBehindInTheServers) {
   for (const auto& [name, pid] : processes) {
     const Usage& was = before[name];
     const Usage is = IdleUsageOf(pid);
-    fmt::print("{}: after {} and {} jobs: threads {} and {}, descriptors {} and {}, memory {} "
-               "and {} KiB, CPU {} and {} ms, switches {} and {} in {} s\n",
-               name, kWarmJobs, jobs, was.threads, is.threads, was.descriptors, is.descriptors,
-               was.memory_bytes >> 10, is.memory_bytes >> 10, was.cpu_ms, is.cpu_ms, was.switches,
-               is.switches, kIdle.count());
+    fmt::print(
+        "{}: after {} and {} jobs: threads {} and {}, descriptors {} and {}, memory {} "
+        "and {} KiB, CPU {} and {} ms, switches {} and {} in {} s\n",
+        name, kWarmJobs, jobs, was.threads, is.threads, was.descriptors, is.descriptors,
+        was.memory_bytes >> 10, is.memory_bytes >> 10, was.cpu_ms, is.cpu_ms, was.switches,
+        is.switches, kIdle.count());
     // RocksDB and gRPC keep a few more at times; a leak adds at least one for each job.
     const int64_t slack = (jobs - kWarmJobs) / 4;
     EXPECT_LE(is.threads, was.threads + slack) << name;

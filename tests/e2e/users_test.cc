@@ -61,9 +61,10 @@ class UsersTest : public ::testing::Test {
   Cluster::CliResult As(const std::string& user, std::vector<std::string> arguments,
                         milliseconds timeout = kTimeout) {
     ProcessOptions options;
-    options.argv = {"/usr/bin/setpriv", "--reuid=" + user, "--clear-groups",
-                    user == "root" ? "--regid=root" : "--regid=nogroup",
-                    BinaryDir() + "/holdfast", "--endpoint", cluster_->endpoint()};
+    options.argv = {"/usr/bin/setpriv",        "--reuid=" + user,
+                    "--clear-groups",          user == "root" ? "--regid=root" : "--regid=nogroup",
+                    BinaryDir() + "/holdfast", "--endpoint",
+                    cluster_->endpoint()};
     options.argv.insert(options.argv.end(), arguments.begin(), arguments.end());
     options.log_path = root_ + fmt::format("/cli-{}.log", ++runs_);
     auto process = Process::Start(options);
@@ -114,14 +115,20 @@ class UsersTest : public ::testing::Test {
 TEST_F(UsersTest, AnotherUserGetsNothingOfRootsJob) {
   const std::string bytes = Save("roots");
   const std::string to = root_ + "/stranger/out";
-  const std::vector<std::vector<std::string>> refused = {
-      {"restore", "roots", "--to", to},      {"export", "roots", "--to", to},
-      {"verify", "roots", "--deep"},         {"versions", "roots"},
-      {"pin", "roots", "1-1"},               {"forget", "roots", "--yes"},
-      {"retain", "roots", "--keep-last", "1"}, {"stop", "roots", "--now"},
-      {"status", "roots"},                   {"run", "--job", "roots", "--", "id"},
-      {"dump", "n0"},                        {"audit"},
-      {"adopt", "roots"},                    {"quarantine", "n0"}};
+  const std::vector<std::vector<std::string>> refused = {{"restore", "roots", "--to", to},
+                                                         {"export", "roots", "--to", to},
+                                                         {"verify", "roots", "--deep"},
+                                                         {"versions", "roots"},
+                                                         {"pin", "roots", "1-1"},
+                                                         {"forget", "roots", "--yes"},
+                                                         {"retain", "roots", "--keep-last", "1"},
+                                                         {"stop", "roots", "--now"},
+                                                         {"status", "roots"},
+                                                         {"run", "--job", "roots", "--", "id"},
+                                                         {"dump", "n0"},
+                                                         {"audit"},
+                                                         {"adopt", "roots"},
+                                                         {"quarantine", "n0"}};
   for (const auto& arguments : refused) {
     const auto result = Stranger(arguments);
     EXPECT_NE(result.exit_code, 0) << arguments[0] << result.out;
@@ -183,8 +190,8 @@ TEST_F(UsersTest, WorkersRunAsTheUserWhoAsks) {
 }
 
 TEST_F(UsersTest, OnlyConfiguredUsersCanBeNamed) {
-  const std::vector<std::string> run = {"run", "--job", "other", "--user", "games",
-                                        "--chdir", "/", "--", "id"};
+  const std::vector<std::string> run = {"run",     "--job", "other", "--user", "games",
+                                        "--chdir", "/",     "--",    "id"};
   EXPECT_THAT(Stranger(run).out, HasSubstr("only an operator may start workers of another user"));
   EXPECT_THAT(Root(run).out, HasSubstr("access.run_as_users of the coordinator does not name"));
 }
@@ -226,9 +233,10 @@ for t in threads: t.start()
 for t in threads: t.join()
 )";
   ProcessOptions flood;
-  flood.argv = {"/usr/bin/setpriv", "--reuid=65534", "--clear-groups", "--regid=nogroup",
-                "/usr/bin/python3", root_ + "/stranger/flood.py", cluster_->AgentSocket(0),
-                cluster_->endpoint().substr(5)};
+  flood.argv = {"/usr/bin/setpriv",       "--reuid=65534",
+                "--clear-groups",         "--regid=nogroup",
+                "/usr/bin/python3",       root_ + "/stranger/flood.py",
+                cluster_->AgentSocket(0), cluster_->endpoint().substr(5)};
   flood.log_path = root_ + "/flood.log";
   auto process = Process::Start(flood);
   ASSERT_TRUE(process) << process.error().ToString();
@@ -266,14 +274,17 @@ TEST_F(UsersTest, NoSecretIsInAnyPlaceButTheWorkers) {
   ASSERT_EQ(::chown(file.c_str(), kStranger, kStranger), 0);
   ASSERT_EQ(::chmod(file.c_str(), 0600), 0);
   const auto run = Stranger({"run", "--job", "mine", "--chdir", "/", "--detach", "--env-file", file,
-                           "--", "/bin/sh", "-c", "test -n \"$TOKEN\" && sleep 20"});
+                             "--", "/bin/sh", "-c", "test -n \"$TOKEN\" && sleep 20"});
   ASSERT_EQ(run.exit_code, 0) << run.out;
   const auto runs = [&] { return Stranger({"runs", "mine"}).out; };
   ASSERT_TRUE(WaitUntil([&] { return runs().find("running") != std::string::npos; }, kTimeout));
   std::string seen;
-  for (const std::vector<std::string>& shown : std::vector<std::vector<std::string>>{
-           {"runs", "mine", "-o", "json"}, {"status", "-o", "json"}, {"dump", "n0"}, {"audit"},
-           {"incidents", "-o", "json"}}) {
+  for (const std::vector<std::string>& shown :
+       std::vector<std::vector<std::string>>{{"runs", "mine", "-o", "json"},
+                                             {"status", "-o", "json"},
+                                             {"dump", "n0"},
+                                             {"audit"},
+                                             {"incidents", "-o", "json"}}) {
     seen += Root(shown).out;
   }
   seen += ReadAll(cluster_->AgentLog(0)) + ReadAll(cluster_->CoordinatorLog());

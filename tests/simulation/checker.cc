@@ -37,8 +37,8 @@ void Checker::OnVersion(const coord::Mutation& mutation) {
     const auto required = Required(view);
     // A newer version that was restored replaces the required one, also one that the store knew
     // only from an older copy of itself.
-    const bool replaced = required && view.decided && *view.decided > *required &&
-                          view.tiers[*view.decided] != 0;
+    const bool replaced =
+        required && view.decided && *view.decided > *required && view.tiers[*view.decided] != 0;
     if (required && record->version == *required && before != 0 && !replaced) {
       Fail(fmt::format("{} of {} is removed although it is the newest that a restore can use",
                        ToString(record->version), record->job));

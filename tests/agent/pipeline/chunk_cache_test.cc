@@ -32,8 +32,8 @@ TEST(ChunkCache, TrainersThatReadTheSameChunksReadThemOnce) {
           const uint64_t begin = chunk * kChunkBytes;
           const uint64_t bytes = std::min(unit * kChunkBytes, kImageBytes - begin);
           std::vector<std::byte> into(bytes);
-          const Status read = cache.Read(
-              Rank{rank}, chunk, into, [&](uint64_t first, std::span<std::byte> target) {
+          const Status read =
+              cache.Read(Rank{rank}, chunk, into, [&](uint64_t first, std::span<std::byte> target) {
                 std::this_thread::sleep_for(std::chrono::milliseconds(1));
                 bytes_read += target.size();
                 std::copy_n(images[rank].begin() + static_cast<ptrdiff_t>(first * kChunkBytes),

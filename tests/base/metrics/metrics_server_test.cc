@@ -73,9 +73,9 @@ TEST(MetricsServer, CollectsAPageForEachRequest) {
   EXPECT_EQ(first.Value(R"(holdfast_test_seconds_count{job="none"})"), 0);
   EXPECT_THAT(first.text(), HasSubstr("# HELP holdfast_test_total Things.\n"));
   EXPECT_THAT(first.text(), HasSubstr("# TYPE holdfast_test_total counter\n"));
-  EXPECT_THAT(first.Names(), ElementsAre("holdfast_invariant_violations_total",
-                                         "holdfast_metrics_dropped_series", "holdfast_test_bytes",
-                                         "holdfast_test_seconds", "holdfast_test_total"));
+  EXPECT_THAT(first.Names(),
+              ElementsAre("holdfast_invariant_violations_total", "holdfast_metrics_dropped_series",
+                          "holdfast_test_bytes", "holdfast_test_seconds", "holdfast_test_total"));
   const Scrape second((*server)->address());
   EXPECT_EQ(second.Value(R"(holdfast_test_total{job="a \"b\"\n"})"), 2);
   EXPECT_THAT(HttpGet((*server)->address(), "/etc/passwd"), HasSubstr("404"));

@@ -105,8 +105,7 @@ struct Wanted {
 /// Plans and loads; returns the units.
 std::vector<ReadUnit> Load(Version& version, Wanted& wanted, uint32_t reader = 0) {
   std::vector<std::string> differences;
-  const auto planned =
-      PlanLoad(version.known(), wanted.state, reader, kUnitBytes, &differences);
+  const auto planned = PlanLoad(version.known(), wanted.state, reader, kUnitBytes, &differences);
   EXPECT_TRUE(planned && *planned) << (planned ? "no plan" : planned.error().ToString());
   EXPECT_THAT(differences, IsEmpty());
   if (!planned || !*planned) return {};

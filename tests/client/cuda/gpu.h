@@ -21,38 +21,37 @@ namespace holdfast::cuda {
 /// simulated one, or missing.
 struct Gpu {
   void* library = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-#define HOLDFAST_TEST_DRIVER_FUNCTIONS(X)                                          \
-  X(Init, cuInit, CUresult(unsigned))                                              \
-  X(Count, cuDeviceGetCount, CUresult(int*))                                       \
-  X(Retain, cuDevicePrimaryCtxRetain, CUresult(CUcontext*, CUdevice))              \
-  X(Release, cuDevicePrimaryCtxRelease_v2, CUresult(CUdevice))                     \
-  X(Push, cuCtxPushCurrent_v2, CUresult(CUcontext))                                \
-  X(Pop, cuCtxPopCurrent_v2, CUresult(CUcontext*))                                 \
-  X(Current, cuCtxGetCurrent, CUresult(CUcontext*))                                \
-  X(Synchronize, cuCtxSynchronize, CUresult())                                     \
-  X(Alloc, cuMemAlloc_v2, CUresult(CUdeviceptr*, size_t))                          \
-  X(Free, cuMemFree_v2, CUresult(CUdeviceptr))                                     \
-  X(Register, cuMemHostRegister_v2, CUresult(void*, size_t, unsigned))             \
-  X(Unregister, cuMemHostUnregister, CUresult(void*))                              \
-  X(Upload, cuMemcpyHtoD_v2, CUresult(CUdeviceptr, const void*, size_t))           \
-  X(Download, cuMemcpyDtoH_v2, CUresult(void*, CUdeviceptr, size_t))               \
-  X(ToHost, cuMemcpyDtoHAsync_v2, CUresult(void*, CUdeviceptr, size_t, CUstream))  \
-  X(Fill, cuMemsetD8Async, CUresult(CUdeviceptr, unsigned char, size_t, CUstream)) \
-  X(Launch, cuLaunchHostFunc, CUresult(CUstream, CUhostFn, void*))                 \
-  X(StreamCreate, cuStreamCreate, CUresult(CUstream*, unsigned))                   \
-  X(StreamDestroy, cuStreamDestroy_v2, CUresult(CUstream))                         \
-  X(StreamSynchronize, cuStreamSynchronize, CUresult(CUstream))                    \
-  X(StreamWaitEvent, cuStreamWaitEvent, CUresult(CUstream, CUevent, unsigned))     \
-  X(BeginCapture, cuStreamBeginCapture_v2, CUresult(CUstream, CUstreamCaptureMode)) \
-  X(EndCapture, cuStreamEndCapture, CUresult(CUstream, CUgraph*))                  \
-  X(Instantiate, cuGraphInstantiateWithFlags,                                      \
-    CUresult(CUgraphExec*, CUgraph, unsigned long long))                           \
-  X(GraphLaunch, cuGraphLaunch, CUresult(CUgraphExec, CUstream))                   \
-  X(GraphDestroy, cuGraphDestroy, CUresult(CUgraph))                               \
-  X(GraphExecDestroy, cuGraphExecDestroy, CUresult(CUgraphExec))                   \
-  X(EventCreate, cuEventCreate, CUresult(CUevent*, unsigned))                      \
-  X(EventRecord, cuEventRecord, CUresult(CUevent, CUstream))                       \
-  X(EventSynchronize, cuEventSynchronize, CUresult(CUevent))                       \
+#define HOLDFAST_TEST_DRIVER_FUNCTIONS(X)                                                          \
+  X(Init, cuInit, CUresult(unsigned))                                                              \
+  X(Count, cuDeviceGetCount, CUresult(int*))                                                       \
+  X(Retain, cuDevicePrimaryCtxRetain, CUresult(CUcontext*, CUdevice))                              \
+  X(Release, cuDevicePrimaryCtxRelease_v2, CUresult(CUdevice))                                     \
+  X(Push, cuCtxPushCurrent_v2, CUresult(CUcontext))                                                \
+  X(Pop, cuCtxPopCurrent_v2, CUresult(CUcontext*))                                                 \
+  X(Current, cuCtxGetCurrent, CUresult(CUcontext*))                                                \
+  X(Synchronize, cuCtxSynchronize, CUresult())                                                     \
+  X(Alloc, cuMemAlloc_v2, CUresult(CUdeviceptr*, size_t))                                          \
+  X(Free, cuMemFree_v2, CUresult(CUdeviceptr))                                                     \
+  X(Register, cuMemHostRegister_v2, CUresult(void*, size_t, unsigned))                             \
+  X(Unregister, cuMemHostUnregister, CUresult(void*))                                              \
+  X(Upload, cuMemcpyHtoD_v2, CUresult(CUdeviceptr, const void*, size_t))                           \
+  X(Download, cuMemcpyDtoH_v2, CUresult(void*, CUdeviceptr, size_t))                               \
+  X(ToHost, cuMemcpyDtoHAsync_v2, CUresult(void*, CUdeviceptr, size_t, CUstream))                  \
+  X(Fill, cuMemsetD8Async, CUresult(CUdeviceptr, unsigned char, size_t, CUstream))                 \
+  X(Launch, cuLaunchHostFunc, CUresult(CUstream, CUhostFn, void*))                                 \
+  X(StreamCreate, cuStreamCreate, CUresult(CUstream*, unsigned))                                   \
+  X(StreamDestroy, cuStreamDestroy_v2, CUresult(CUstream))                                         \
+  X(StreamSynchronize, cuStreamSynchronize, CUresult(CUstream))                                    \
+  X(StreamWaitEvent, cuStreamWaitEvent, CUresult(CUstream, CUevent, unsigned))                     \
+  X(BeginCapture, cuStreamBeginCapture_v2, CUresult(CUstream, CUstreamCaptureMode))                \
+  X(EndCapture, cuStreamEndCapture, CUresult(CUstream, CUgraph*))                                  \
+  X(Instantiate, cuGraphInstantiateWithFlags, CUresult(CUgraphExec*, CUgraph, unsigned long long)) \
+  X(GraphLaunch, cuGraphLaunch, CUresult(CUgraphExec, CUstream))                                   \
+  X(GraphDestroy, cuGraphDestroy, CUresult(CUgraph))                                               \
+  X(GraphExecDestroy, cuGraphExecDestroy, CUresult(CUgraphExec))                                   \
+  X(EventCreate, cuEventCreate, CUresult(CUevent*, unsigned))                                      \
+  X(EventRecord, cuEventRecord, CUresult(CUevent, CUstream))                                       \
+  X(EventSynchronize, cuEventSynchronize, CUresult(CUevent))                                       \
   X(EventDestroy, cuEventDestroy_v2, CUresult(CUevent))
 #define X(name, symbol, type) std::add_pointer_t<type> name = Get<type>(#symbol);
   HOLDFAST_TEST_DRIVER_FUNCTIONS(X)

@@ -107,9 +107,9 @@ void ExpectDescribes(const VersionIndex& index, const std::vector<Shard>& shards
       EXPECT_EQ(extras[i].name, placed.name);
       EXPECT_EQ(extras[i].begin, shard.image.data_offset + placed.begin);
       if (extras[i].content) {
-        EXPECT_EQ(*extras[i].content,
-                  shard.extras.substr(placed.begin - shard.image.extras.front().begin,
-                                      placed.bytes()));
+        EXPECT_EQ(
+            *extras[i].content,
+            shard.extras.substr(placed.begin - shard.image.extras.front().begin, placed.bytes()));
       }
     }
   }
@@ -126,11 +126,10 @@ std::vector<Shard> SomeWorld(uint32_t world) {
       const uint64_t first = std::min(rank * part, rows);
       const uint64_t count = std::min(part, rows - first);
       if (count > 0) {
-        tensors.push_back(
-            Slice("w" + std::to_string(t), {rows, 5}, {first, 0}, {count, 5}));
+        tensors.push_back(Slice("w" + std::to_string(t), {rows, 5}, {first, 0}, {count, 5}));
       }
-      tensors.push_back(Slice("step" + std::to_string(t) + "@rank" + std::to_string(rank), {}, {},
-                              {}));
+      tensors.push_back(
+          Slice("step" + std::to_string(t) + "@rank" + std::to_string(rank), {}, {}, {}));
     }
     tensors.push_back(Slice("bias", {3}, {0}, {3}));
     tensors.push_back(Slice("cut", {2, uint64_t{world} * 4}, {rank % 2, rank / 2 * 4}, {1, 4}));
@@ -211,8 +210,7 @@ TEST(VersionIndex, OverlapsAreThoseOfAllBoxes) {
   Bytes bytes(IndexOf(shards, 16));
   const VersionIndex index = bytes.Open();
   for (int round = 0; round < 300; ++round) {
-    const std::string name =
-        random.OneIn(3) ? "cut" : "w" + std::to_string(random.Below(20));
+    const std::string name = random.OneIn(3) ? "cut" : "w" + std::to_string(random.Below(20));
     const std::vector<uint64_t>* global = nullptr;
     for (const Shard& shard : shards) {
       for (const PlacedTensor& placed : shard.image.tensors) {
@@ -257,8 +255,7 @@ TEST(VersionIndex, ItsLengthHardlyDependsOnTheWorld) {
       for (uint64_t t = 0; t < 300; ++t) {
         const std::string name = "layers." + std::to_string(t) + ".weight";
         tensors.push_back(Slice(name, {world * (t + 1), 8}, {rank * (t + 1), 0}, {t + 1, 8}));
-        tensors.push_back(
-            Slice("optim." + name + ".step@rank" + std::to_string(rank), {}, {}, {}));
+        tensors.push_back(Slice("optim." + name + ".step@rank" + std::to_string(rank), {}, {}, {}));
       }
       shards.push_back(MakeShard(rank, world, std::move(tensors)));
     }
