@@ -154,8 +154,8 @@ void EndRun(RunContext& context, Run& run, RunPhase phase, std::string why) {
 std::set<std::string> UsableNodes(const RunReadContext& context, const Run* run) {
   std::set<std::string> usable;
   for (const auto& [name, node] : context.table.nodes) {
-    if (!node.attached || node.worker_address.empty() ||
-        context.table.quarantine.contains(name) || context.table.drains.contains(name)) {
+    if (!node.attached || node.worker_address.empty() || context.table.quarantine.contains(name) ||
+        context.table.drains.contains(name)) {
       continue;
     }
     // An older agent would start the workers as its own user, who may be root.
