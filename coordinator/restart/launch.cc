@@ -4,7 +4,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
+#include <vector>
 
 #include "coordinator/restart/gpus.h"
 #include "coordinator/restart/incidents.h"
@@ -115,6 +117,41 @@ std::set<std::string> NodesToAvoid(const RunReadContext& context, const Run& run
   }
   return avoid;
 }
+
+/// Returns why the node can have no workers of `run`; empty: the node is usable.
+std::string UnusableBecause(const RunReadContext& context, const Run* run, const std::string& name,
+                            const WorkerNode& node) {
+  if (!node.attached) return "lost";
+  if (node.worker_address.empty()) return "workers.enabled is off";
+  if (context.table.quarantine.contains(name)) return "in quarantine";
+  if (context.table.drains.contains(name)) return "drained";
+  // An older agent would start the workers as its own user, who may be root.
+  const bool other_user = run != nullptr && run->record.spec.uid.value_or(kRootUser) != kRootUser;
+  if (other_user && !node.worker_users) return "an older agent, which runs workers of root only";
+  const Run* other = PlacedOn(context, name);
+  if (other != nullptr && other != run) return "has workers of another run";
+  return "";
+}
+
+/// Returns the reasons why nodes are not usable, each with its first nodes, as
+/// "n1, n2 and 5 more: lost; n8: drained".
+std::string DescribeUnusable(const RunReadContext& context, const Run& run) {
+  constexpr size_t kNamed = 2;
+  if (context.table.nodes.empty()) return "no agent is attached";
+  std::map<std::string, std::vector<std::string>> nodes_of;
+  for (const auto& [name, node] : context.table.nodes) {
+    const std::string reason = UnusableBecause(context, &run, name, node);
+    if (!reason.empty()) nodes_of[reason].push_back(name);
+  }
+  std::vector<std::string> parts;
+  for (const auto& [reason, names] : nodes_of) {
+    const size_t named = std::min(names.size(), kNamed);
+    std::string part = fmt::format("{}", fmt::join(names.begin(), names.begin() + named, ", "));
+    if (names.size() > named) part += fmt::format(" and {} more", names.size() - named);
+    parts.push_back(part + ": " + reason);
+  }
+  return fmt::format("{}", fmt::join(parts, "; "));
+}
 }  // namespace
 
 void TryLaunch(RunContext& context, Run& run) {
@@ -136,6 +173,8 @@ void TryLaunch(RunContext& context, Run& run) {
   }
   std::string why = fmt::format("waits for {} more node{} that can launch workers",
                                 placement.lacking, placement.lacking == 1 ? "" : "s");
+  const std::string unusable = DescribeUnusable(context, run);
+  if (!unusable.empty()) why += fmt::format(" ({})", unusable);
   if (why == run.record.why) return;
   run.record.why = std::move(why);
   StoreRun(context, run);
@@ -154,16 +193,7 @@ void EndRun(RunContext& context, Run& run, RunPhase phase, std::string why) {
 std::set<std::string> UsableNodes(const RunReadContext& context, const Run* run) {
   std::set<std::string> usable;
   for (const auto& [name, node] : context.table.nodes) {
-    if (!node.attached || node.worker_address.empty() || context.table.quarantine.contains(name) ||
-        context.table.drains.contains(name)) {
-      continue;
-    }
-    // An older agent would start the workers as its own user, who may be root.
-    const bool other_user = run != nullptr && run->record.spec.uid.value_or(kRootUser) != kRootUser;
-    if (other_user && !node.worker_users) continue;
-    const Run* other = PlacedOn(context, name);
-    if (other != nullptr && other != run) continue;
-    usable.insert(name);
+    if (UnusableBecause(context, run, name, node).empty()) usable.insert(name);
   }
   return usable;
 }

@@ -14,7 +14,7 @@
 namespace holdfast::coord {
 namespace {
 /// Whether the user to whom the job belongs here may get the versions of another life. The seals do
-/// not name a user: somebody else may have taken the name since the store was lost.
+/// not name a user: another user may have taken the name since the store was lost.
 bool OwnerMayGet(const Job& job, LifeId life, std::optional<uint32_t> named) {
   if (job.uid == kNoOwner || job.uid == kRootUser || named == job.uid) return true;
   if (job.adopted_lives.contains(life)) return true;
@@ -23,7 +23,7 @@ bool OwnerMayGet(const Job& job, LifeId life, std::optional<uint32_t> named) {
 }
 
 /// Returns why the version cannot be adopted: it is incomplete, its number is not free here, or the
-/// job may belong to somebody else here. Empty if it can be adopted. `owner` is the user whom the
+/// job may belong to another user here. Empty if it can be adopted. `owner` is the user whom the
 /// operator names.
 std::string WhyNotAdopted(const ReadContext& context, const Adoptable& adoption,
                           std::optional<uint32_t> owner) {

@@ -93,15 +93,15 @@ class FailoverTest : public ProtectedCluster {
 
   /// Runs the CLI as another user of this machine, where this process may, else as its own user.
   /// Returns both outputs.
-  std::string OutputAsNobody(std::vector<std::string> arguments) {
+  std::string OutputAsStranger(std::vector<std::string> arguments) {
     ProcessOptions options;
     if (::geteuid() == 0) {
       EXPECT_EQ(::chmod(options_.root.c_str(), 0711), 0);
-      options.argv = {"/usr/bin/setpriv", "--reuid=nobody", "--clear-groups", "--regid=nogroup"};
+      options.argv = {"/usr/bin/setpriv", "--reuid=65534", "--clear-groups", "--regid=65534"};
     }
     options.argv.push_back(BinaryDir() + "/holdfast");
     options.argv.insert(options.argv.end(), arguments.begin(), arguments.end());
-    options.log_path = options_.root + "/nobody.log";
+    options.log_path = options_.root + "/stranger.log";
     std::filesystem::remove(options.log_path);
     auto process = Process::Start(options);
     if (!process) return process.error().ToString();
@@ -269,11 +269,11 @@ TEST_F(FailoverTest, TheCliFollowsTheLeader) {
     if (i == leader) continue;
     EXPECT_THAT(result->errors,
                 HasSubstr("stands by; the leader is " + cluster_->EndpointOf(leader)));
-    EXPECT_THAT(OutputAsNobody({"--endpoint", cluster_->EndpointOf(i), "versions", "saved"}),
+    EXPECT_THAT(OutputAsStranger({"--endpoint", cluster_->EndpointOf(i), "versions", "saved"}),
                 HasSubstr("stands by; the leader is " + cluster_->EndpointOf(leader)));
   }
   if (::geteuid() == 0) {
-    EXPECT_THAT(OutputAsNobody({"--endpoint", cluster_->EndpointOf(leader), "versions", "saved"}),
+    EXPECT_THAT(OutputAsStranger({"--endpoint", cluster_->EndpointOf(leader), "versions", "saved"}),
                 HasSubstr("may use only its own jobs"));
   }
   EXPECT_EQ(cluster_->Cli({"status"})->exit_code, 0);
