@@ -229,8 +229,9 @@ Status VersionIndexBuilder::Add(const VersionIndex& part) {
   return Status::Ok();
 }
 
-/// Collects the rows of each section.
+/// Collects the rows of each section. Call the Write functions in their order, each once.
 struct VersionIndexBuilder::Writer {
+  const VersionIndexBuilder& from;
   std::vector<ShardRow> shards;
   std::vector<ClassRow> classes;
   std::vector<uint32_t> members;
@@ -248,6 +249,21 @@ struct VersionIndexBuilder::Writer {
   std::vector<uint32_t> latest;  // the multiples of `latest_column`
   uint32_t latest_column = 0;
   std::map<std::vector<uint64_t>, uint32_t> known_numbers;
+  // The order of names, classes and members does not depend on the order of adding.
+  std::vector<uint32_t> name_index;         // by number of the name
+  std::vector<uint32_t> class_index;        // by number of the class
+  std::vector<std::vector<UseRow>> use_of;  // by number of the name
+  std::map<uint32_t, uint32_t> positions;   // by rank
+
+  explicit Writer(const VersionIndexBuilder& builder)
+      : from(builder),
+        name_index(builder.names_.size()),
+        class_index(builder.classes_.size()),
+        use_of(builder.names_.size()) {
+    uint32_t next = 0;
+    Text(from.job_);
+    for (const auto& [name, number] : from.name_numbers_) name_index[number] = next++;
+  }
 
   uint32_t Text(const std::string& of) {
     const auto [entry, added] = texts.try_emplace(of, static_cast<uint32_t>(text.size()));
@@ -321,108 +337,129 @@ struct VersionIndexBuilder::Writer {
     latest_column = entry->second;
     return OffsetRow{unit, entry->second, 0};
   }
-};
 
-Result<std::string> VersionIndexBuilder::Finish() const {
-  Writer out;
-  // The order of names, classes and members does not depend on the order of adding.
-  std::vector<uint32_t> name_index(names_.size());
-  uint32_t next_name = 0;
-  out.Text(job_);
-  for (const auto& [name, number] : name_numbers_) name_index[number] = next_name++;
-  std::vector<uint32_t> class_order(classes_.size());
-  std::iota(class_order.begin(), class_order.end(), 0U);
-  std::erase_if(class_order, [&](uint32_t c) { return classes_[c].members.empty(); });
-  const auto least = [&](uint32_t c) {
-    return *std::min_element(classes_[c].members.begin(), classes_[c].members.end());
-  };
-  std::sort(class_order.begin(), class_order.end(),
-            [&](uint32_t a, uint32_t b) { return least(a) < least(b); });
-  std::vector<uint32_t> class_index(classes_.size());
-  std::vector<std::vector<UseRow>> uses(names_.size());
-  std::map<uint32_t, uint32_t> positions;  // by rank
-  for (uint32_t c = 0; c < class_order.size(); ++c) {
-    const Class& of = classes_[class_order[c]];
-    class_index[class_order[c]] = c;
+  /// Returns the classes with members, by their lowest ranks.
+  std::vector<uint32_t> ClassesInOrder() const {
+    std::vector<uint32_t> order(from.classes_.size());
+    std::iota(order.begin(), order.end(), 0U);
+    std::erase_if(order, [&](uint32_t c) { return from.classes_[c].members.empty(); });
+    const auto least = [&](uint32_t c) {
+      return *std::min_element(from.classes_[c].members.begin(), from.classes_[c].members.end());
+    };
+    std::sort(order.begin(), order.end(),
+              [&](uint32_t a, uint32_t b) { return least(a) < least(b); });
+    return order;
+  }
+
+  Status WriteClasses() {
+    const std::vector<uint32_t> order = ClassesInOrder();
+    for (uint32_t c = 0; c < order.size(); ++c) {
+      class_index[order[c]] = c;
+      HOLDFAST_RETURN_IF_ERROR(WriteClass(from.classes_[order[c]], c));
+    }
+    return Status::Ok();
+  }
+
+  Status WriteClass(const Class& of, uint32_t number) {
     std::vector<uint32_t> order(of.members.size());
     std::iota(order.begin(), order.end(), 0U);
     std::sort(order.begin(), order.end(),
               [&](uint32_t a, uint32_t b) { return of.members[a] < of.members[b]; });
-    ClassRow row{static_cast<uint32_t>(out.tensors.size()),
-                 static_cast<uint32_t>(of.tensors.size()),
-                 static_cast<uint32_t>(out.members.size()), static_cast<uint32_t>(order.size()),
-                 of.tensor_bytes};
+    classes.push_back({static_cast<uint32_t>(tensors.size()),
+                       static_cast<uint32_t>(of.tensors.size()),
+                       static_cast<uint32_t>(members.size()), static_cast<uint32_t>(order.size()),
+                       of.tensor_bytes});
     for (uint32_t p = 0; p < order.size(); ++p) {
-      out.members.push_back(of.members[order[p]]);
+      members.push_back(of.members[order[p]]);
       positions[of.members[order[p]]] = p;
     }
     for (uint32_t t = 0; t < of.tensors.size(); ++t) {
       const Tensor& tensor = of.tensors[t];
-      TensorRow tensor_row{name_index[tensor.name],
-                           static_cast<uint16_t>(tensor.dtype),
-                           static_cast<uint16_t>(tensor.shape.size()),
-                           out.Numbers(tensor.shape, tensor.global_shape),
-                           static_cast<uint32_t>(out.offsets.size()),
-                           tensor.begin};
+      const TensorRow row{name_index[tensor.name],
+                          static_cast<uint16_t>(tensor.dtype),
+                          static_cast<uint16_t>(tensor.shape.size()),
+                          Numbers(tensor.shape, tensor.global_shape),
+                          static_cast<uint32_t>(offsets.size()),
+                          tensor.begin};
       for (uint32_t d = 0; d < tensor.shape.size(); ++d) {
         HOLDFAST_ASSIGN_OR_RETURN(const OffsetRow offset,
-                                  out.Offsets(of.columns[tensor.first_dimension + d], order));
-        out.offsets.push_back(offset);
+                                  Offsets(of.columns[tensor.first_dimension + d], order));
+        offsets.push_back(offset);
       }
-      out.tensors.push_back(tensor_row);
-      uses[tensor.name].push_back({c, t});
+      tensors.push_back(row);
+      use_of[tensor.name].push_back({number, t});
     }
-    out.classes.push_back(row);
-  }
-  for (const auto& [name, number] : name_numbers_) {
-    out.names.push_back({out.Text(name.text), static_cast<uint32_t>(name.text.size()),
-                         static_cast<uint32_t>(out.uses.size()),
-                         static_cast<uint32_t>(uses[number].size()), name.marked ? 1U : 0U, 0});
-    out.uses.insert(out.uses.end(), uses[number].begin(), uses[number].end());
-  }
-  for (const auto& [rank, shard] : shards_) {
-    out.shards.push_back({rank, class_index[shard.shard_class], positions[rank],
-                          static_cast<uint32_t>(out.extras.size()),
-                          static_cast<uint32_t>(shard.extras.size()), 0, shard.data_offset,
-                          shard.image_bytes});
-    for (const Extra& extra : shard.extras) {
-      ExtraRow row{out.Text(extra.name), static_cast<uint32_t>(extra.name.size()), extra.bytes, 0};
-      const bool stored = extra.content != nullptr && (contents_.at(*extra.content) > 1 ||
-                                                       extra.content->size() <= kSmallContent);
-      if (stored) row.content = uint64_t{out.Text(*extra.content)} + 1;
-      out.extras.push_back(row);
-    }
-    if (out.text.size() > kIndexBytesMax) return Fail(TooLong());
+    return Status::Ok();
   }
 
-  Head head;
-  head.incarnation = version_.incarnation.value;
-  head.step = version_.step.value;
-  head.world = world_;
-  head.job_bytes = static_cast<uint32_t>(job_.size());
-  std::string bytes(sizeof(head), '\0');
-  const auto put = [&bytes](const auto& rows, Section* section) {
-    *section = {bytes.size(), rows.size()};
-    bytes.append(reinterpret_cast<const char*>(rows.data()), rows.size() * sizeof(rows[0]));
-    bytes.resize((bytes.size() + 7) / 8 * 8);
-  };
-  put(out.shards, &head.shards);
-  put(out.classes, &head.classes);
-  put(out.members, &head.members);
-  put(out.tensors, &head.tensors);
-  put(out.numbers, &head.numbers);
-  put(out.offsets, &head.offsets);
-  put(out.columns, &head.columns);
-  put(out.values, &head.values);
-  put(out.names, &head.names);
-  put(out.uses, &head.uses);
-  put(out.extras, &head.extras);
-  put(out.text, &head.text);
-  head.bytes = bytes.size() + sizeof(uint64_t);
-  if (head.bytes > kIndexBytesMax) return Fail(TooLong());
-  std::memcpy(bytes.data(), &head, sizeof(head));
-  Append(uint64_t{Crc32c(std::as_bytes(std::span(bytes)))}, &bytes);
-  return bytes;
+  void WriteNames() {
+    for (const auto& [name, number] : from.name_numbers_) {
+      const std::vector<UseRow>& of = use_of[number];
+      names.push_back({Text(name.text), static_cast<uint32_t>(name.text.size()),
+                       static_cast<uint32_t>(uses.size()), static_cast<uint32_t>(of.size()),
+                       name.marked ? 1U : 0U, 0});
+      uses.insert(uses.end(), of.begin(), of.end());
+    }
+  }
+
+  Status WriteShards() {
+    for (const auto& [rank, shard] : from.shards_) {
+      shards.push_back({rank, class_index[shard.shard_class], positions[rank],
+                        static_cast<uint32_t>(extras.size()),
+                        static_cast<uint32_t>(shard.extras.size()), 0, shard.data_offset,
+                        shard.image_bytes});
+      for (const Extra& extra : shard.extras) {
+        ExtraRow row{Text(extra.name), static_cast<uint32_t>(extra.name.size()), extra.bytes, 0};
+        // An entry that only one rank has stays in its shard, unless it is small.
+        const bool stored = extra.content != nullptr && (from.contents_.at(*extra.content) > 1 ||
+                                                         extra.content->size() <= kSmallContent);
+        if (stored) row.content = uint64_t{Text(*extra.content)} + 1;
+        extras.push_back(row);
+      }
+      if (text.size() > kIndexBytesMax) return TooLong();
+    }
+    return Status::Ok();
+  }
+
+  /// Returns the head, the sections and the checksum.
+  Result<std::string> Bytes() const {
+    Head head;
+    head.incarnation = from.version_.incarnation.value;
+    head.step = from.version_.step.value;
+    head.world = from.world_;
+    head.job_bytes = static_cast<uint32_t>(from.job_.size());
+    std::string bytes(sizeof(head), '\0');
+    const auto put = [&bytes](const auto& rows, Section* section) {
+      *section = {bytes.size(), rows.size()};
+      bytes.append(reinterpret_cast<const char*>(rows.data()), rows.size() * sizeof(rows[0]));
+      bytes.resize((bytes.size() + 7) / 8 * 8);
+    };
+    put(shards, &head.shards);
+    put(classes, &head.classes);
+    put(members, &head.members);
+    put(tensors, &head.tensors);
+    put(numbers, &head.numbers);
+    put(offsets, &head.offsets);
+    put(columns, &head.columns);
+    put(values, &head.values);
+    put(names, &head.names);
+    put(uses, &head.uses);
+    put(extras, &head.extras);
+    put(text, &head.text);
+    head.bytes = bytes.size() + sizeof(uint64_t);
+    if (head.bytes > kIndexBytesMax) return Fail(TooLong());
+    std::memcpy(bytes.data(), &head, sizeof(head));
+    Append(uint64_t{Crc32c(std::as_bytes(std::span(bytes)))}, &bytes);
+    return bytes;
+  }
+};
+
+Result<std::string> VersionIndexBuilder::Finish() const {
+  Writer out(*this);
+  HOLDFAST_RETURN_IF_ERROR(out.WriteClasses());
+  out.WriteNames();
+  HOLDFAST_RETURN_IF_ERROR(out.WriteShards());
+  return out.Bytes();
 }
 
 }  // namespace holdfast
