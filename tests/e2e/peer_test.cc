@@ -102,6 +102,9 @@ class PeerTest : public ::testing::Test {
       const size_t first = lines.size() > 12 ? lines.size() - 12 : 0;
       for (size_t i = first; i < lines.size(); ++i) text += lines[i] + "\n";
     }
+    const std::string coordinator = ReadAll(cluster_->CoordinatorLog());
+    constexpr size_t kTail = 12'000;
+    text += coordinator.substr(coordinator.size() > kTail ? coordinator.size() - kTail : 0);
     return text;
   }
 

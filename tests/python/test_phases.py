@@ -81,7 +81,8 @@ def test_saving_and_restoring_are_phases(cluster, job, monkeypatch):
                         lambda self, phase: (phases_begun.append(phase), begin(self, phase)))
     with hf.Checkpointer(job, {"model": torch.nn.Linear(4, 4)}) as ckpt:
         ckpt.restore()
-        assert phases_begun == [hf.Phase.CHECKPOINT]
+        assert set(phases_begun) == {hf.Phase.CHECKPOINT}
+        phases_begun.clear()
         ckpt.save(1)
+        assert set(phases_begun) == {hf.Phase.CHECKPOINT}
         ckpt.wait(1)
-        assert phases_begun == [hf.Phase.CHECKPOINT] * 2

@@ -162,11 +162,15 @@ bool Checker::IsUnbroken(const JobView& view, Tier tier) const {
 
 std::optional<VersionId> Checker::Required(const JobView& view) const {
   std::optional<VersionId> required;
+  const auto durable = view.newest.find(Tier::kDisk);
   for (const auto& [tier, promise] : view.newest) {
     auto stored = view.tiers.find(promise.version);
     const bool on_disk = stored != view.tiers.end() && (stored->second & TierBit(Tier::kDisk)) != 0;
-    // Memory may be released once the version is at every tier.
-    if (tier != Tier::kDisk && on_disk) continue;
+    // Memory may be released once the version is at every tier, and retention may remove the
+    // version once a newer one is on disk, even if that disk is lost later.
+    const bool superseded =
+        durable != view.newest.end() && promise.version < durable->second.version;
+    if (tier != Tier::kDisk && (on_disk || superseded)) continue;
     if (!IsUnbroken(view, tier)) continue;
     if (!required || *required < promise.version) required = promise.version;
   }

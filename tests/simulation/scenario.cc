@@ -326,9 +326,9 @@ void Scenario::Prove() {
       ShowSlots();
       world_.checker.Fail(
           fmt::format("{}: no version of run {} is committed at {} after the "
-                      "faults; {} of {} ranks have restored; {}",
+                      "faults; {} of {} ranks have restored; {} refusals, the last: {}",
                       job.name(), runs[i]->number, ToString(tier), runs[i]->restored,
-                      runs[i]->world, runs[i]->refusal));
+                      runs[i]->world, runs[i]->refusals, runs[i]->refusal));
     }
   }
 }
