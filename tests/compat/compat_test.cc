@@ -47,10 +47,14 @@ class CompatTest : public ProtectedCluster {
   void UsePreviousCoordinator(bool previous) {
     options_.coordinator_programs = previous ? PreviousPrograms() : "";
   }
-  /// The process runs the previous version's program.
-  static bool IsPrevious(Process& process) {
-    const std::string program = RealPath("/proc/" + std::to_string(process.pid()) + "/exe");
-    return program.rfind(RealPath(PreviousPrograms()), 0) == 0;
+  /// Whether the process comes to run the program of that version. Just after its start, it is
+  /// still a copy of this process.
+  static bool Runs(Process& process, bool previous) {
+    const auto is_previous = [&] {
+      const std::string program = RealPath("/proc/" + std::to_string(process.pid()) + "/exe");
+      return program.rfind(RealPath(PreviousPrograms()), 0) == 0;
+    };
+    return WaitUntil([&] { return is_previous() == previous; }, kTimeout);
   }
 
   /// Stops the coordinator and starts it with the programs of `options_`.
@@ -76,14 +80,14 @@ class CompatTest : public ProtectedCluster {
     UsePreviousCoordinator(to_previous);
     ASSERT_NO_FATAL_FAILURE(RestartCoordinator());
     newest = SaveUntilProtected(newest);
-    EXPECT_EQ(IsPrevious(cluster_->coordinator()), to_previous);
+    EXPECT_TRUE(Runs(cluster_->coordinator(), to_previous));
     std::vector<int> previous = to_previous ? std::vector<int>{} : std::vector<int>{0, 1, 2};
     for (int node = 0; node < kNodes; ++node) {
       if (to_previous) previous.push_back(node);
       if (!to_previous) std::erase(previous, node);
       UsePreviousAgents(previous);
       ASSERT_NO_FATAL_FAILURE(RestartAgent(node));
-      EXPECT_EQ(IsPrevious(cluster_->agent(node)), to_previous);
+      EXPECT_TRUE(Runs(cluster_->agent(node), to_previous));
       newest = SaveUntilProtected(newest);
     }
   }
