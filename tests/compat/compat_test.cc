@@ -47,8 +47,8 @@ class CompatTest : public ProtectedCluster {
   void UsePreviousCoordinator(bool previous) {
     options_.coordinator_programs = previous ? PreviousPrograms() : "";
   }
-  /// Whether the process comes to run the program of that version. Just after its start, it is
-  /// still a copy of this process.
+  /// Whether the process runs the program of that version, at the latest after a while. Just after
+  /// its start, it is still a copy of this process.
   static bool Runs(Process& process, bool previous) {
     const auto is_previous = [&] {
       const std::string program = RealPath("/proc/" + std::to_string(process.pid()) + "/exe");
