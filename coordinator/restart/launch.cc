@@ -125,7 +125,7 @@ std::string UnusableBecause(const RunReadContext& context, const Run* run, const
   if (node.worker_address.empty()) return "workers.enabled is off";
   if (context.table.quarantine.contains(name)) return "in quarantine";
   if (context.table.drains.contains(name)) return "drained";
-  // An older agent would start the workers as its own user, who may be root.
+  // An agent of the previous version starts all workers as its own user, which may be root.
   const bool other_user = run != nullptr && run->record.spec.uid.value_or(kRootUser) != kRootUser;
   if (other_user && !node.worker_users) return "an older agent, which runs workers of root only";
   const Run* other = PlacedOn(context, name);

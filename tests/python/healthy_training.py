@@ -61,7 +61,7 @@ def disturbed(example):
                     self.evaluated(*super().next(device))
 
         def write(self):
-            """Rank 0 writes a file of its own while the others wait for it in the next step."""
+            """Rank 0 writes a file. The other ranks wait for rank 0 in the next step."""
             path = self.folder / "model.pt"
             for _ in range(3):
                 torch.save([self.evaluated.state_dict(), torch.zeros(2 << 20)], path)
