@@ -151,7 +151,7 @@ END
 export -f describe
 # Without a device the benchmark has no results.
 copy_bench() {
-  local repeat=(--repeat 2)
+  local repeat=(--repeat 1)
   [[ $1 == *GiB ]] || repeat=(--quick)  # a trial
   printf '```\n'
   "$HOLDFAST_BIN_DIR/holdfast-bench" gpu "${repeat[@]}" --bytes "$1" --json "$rows" --dir . || return

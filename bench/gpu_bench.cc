@@ -5,10 +5,15 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <memory>
+#include <numeric>
+#include <random>
+#include <thread>
 #include <type_traits>
 
 #include "bench/bench.h"
@@ -72,9 +77,7 @@ class Device {
         Check(driver.AllocPinned(&device->pinned_, bytes, 0), "cuMemHostAlloc"));
     HOLDFAST_RETURN_IF_ERROR(
         Check(driver.StreamCreate(&device->stream_, CU_STREAM_NON_BLOCKING), "cuStreamCreate"));
-    device->expected_.resize(bytes);
-    FillRandom(device->expected_.data(), bytes, 1);
-    std::memcpy(device->pinned_, device->expected_.data(), bytes);
+    device->FillExpected();
     HOLDFAST_RETURN_IF_ERROR(device->Upload());
     return device;
   }
@@ -85,6 +88,22 @@ class Device {
   }
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
+
+  /// Fills the expected bytes and the pinned buffer with random bytes, by several threads.
+  void FillExpected() {
+    constexpr uint64_t kThreads = 8;
+    expected_ = std::make_unique_for_overwrite<std::byte[]>(bytes_);
+    std::vector<std::thread> threads;
+    for (uint64_t i = 0; i < kThreads; ++i) {
+      threads.emplace_back([this, i] {
+        const uint64_t begin = bytes_ * i / kThreads;
+        const uint64_t size = bytes_ * (i + 1) / kThreads - begin;
+        FillRandom(expected_.get() + begin, size, i + 1);
+        std::memcpy(static_cast<std::byte*>(pinned_) + begin, expected_.get() + begin, size);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
 
   Status Upload() {
     HOLDFAST_RETURN_IF_ERROR(Check(driver_.ToDevice(memory_, pinned_, bytes_, stream_), "upload"));
@@ -101,7 +120,7 @@ class Device {
   /// Returns whether the bytes on the device equal the initial ones.
   Result<bool> Unchanged() {
     HOLDFAST_RETURN_IF_ERROR(Download());
-    return std::memcmp(pinned_, expected_.data(), bytes_) == 0;
+    return std::memcmp(pinned_, expected_.get(), bytes_) == 0;
   }
   void* at(uint64_t offset) const { return reinterpret_cast<void*>(memory_ + offset); }
   CUstream stream() const { return stream_; }
@@ -113,32 +132,89 @@ class Device {
   CUdeviceptr memory_ = 0;
   void* pinned_ = nullptr;
   CUstream stream_ = nullptr;
-  std::vector<std::byte> expected_;
+  std::unique_ptr<std::byte[]> expected_;
 };
 
-std::vector<v1::Tensor> Tensors(const Device& device, uint64_t bytes, uint64_t count) {
+/// Device memory and a stream for the work of a training step.
+class Work {
+ public:
+  static Result<std::unique_ptr<Work>> Make(const Driver& driver, uint64_t bytes) {
+    std::unique_ptr<Work> work(new Work(driver, bytes));
+    HOLDFAST_RETURN_IF_ERROR(Check(driver.Alloc(&work->memory_, bytes), "cuMemAlloc"));
+    HOLDFAST_RETURN_IF_ERROR(
+        Check(driver.StreamCreate(&work->stream_, CU_STREAM_NON_BLOCKING), "cuStreamCreate"));
+    return work;
+  }
+  ~Work() {
+    if (stream_ != nullptr) driver_.StreamDestroy(stream_);
+    if (memory_ != 0) driver_.Free(memory_);
+  }
+  Work(const Work&) = delete;
+  Work& operator=(const Work&) = delete;
+
+  Status Fill(unsigned char with) {
+    return Check(driver_.Fill(memory_, with, bytes_, stream_), "cuMemsetD8Async");
+  }
+  Status Synchronize() { return Check(driver_.Synchronize(stream_), "cuStreamSynchronize"); }
+
+ private:
+  Work(const Driver& driver, uint64_t bytes) : driver_(driver), bytes_(bytes) {}
+  const Driver& driver_;
+  uint64_t bytes_;
+  CUdeviceptr memory_ = 0;
+  CUstream stream_ = nullptr;
+};
+
+/// Sizes of `count` tensors, log-normal between 4 KiB and 64 MiB with a sum of about `bytes`; one
+/// tensor has all bytes. All sizes are multiples of 512 bytes, so that no gap is between tensors.
+std::vector<uint64_t> SizesOf(uint64_t bytes, uint64_t count) {
+  if (count == 1) return {bytes};
+  constexpr double kSmallest = 4 << 10;
+  constexpr double kLargest = 64 << 20;
+  constexpr double kSpread = 1.9;
+  std::mt19937_64 random(1);
+  std::normal_distribution<double> normal;
+  std::vector<double> drawn(count);
+  for (double& one : drawn) one = std::exp(kSpread * normal(random));
+  double median = static_cast<double>(bytes) / static_cast<double>(count);
+  std::vector<uint64_t> sizes(count);
+  // The limits change the sum, so the median is corrected until the sum fits.
+  for (int round = 0; round < 30; ++round) {
+    uint64_t sum = 0;
+    for (size_t i = 0; i < count; ++i) {
+      const double size = std::clamp(median * drawn[i], kSmallest, kLargest);
+      sizes[i] = static_cast<uint64_t>(size) / 512 * 512;
+      sum += sizes[i];
+    }
+    median *= static_cast<double>(bytes) / static_cast<double>(sum);
+  }
+  return sizes;
+}
+
+std::vector<v1::Tensor> Tensors(const Device& device, const std::vector<uint64_t>& sizes) {
   std::vector<v1::Tensor> tensors;
-  const uint64_t each = bytes / count;
-  for (uint64_t i = 0; i < count; ++i) {
-    tensors.push_back({.name = fmt::format("t{}", i),
+  uint64_t offset = 0;
+  for (uint64_t size : sizes) {
+    tensors.push_back({.name = fmt::format("t{}", tensors.size()),
                        .dtype = v1::DType::kU8,
-                       .data = device.at(i * each),
-                       .shape = {each},
+                       .data = device.at(offset),
+                       .shape = {size},
                        .device = HOLDFAST_CUDA});
+    offset += size;
   }
   return tensors;
 }
 
 /// Runs `steps` steps and returns the seconds per step. A step works on other memory, then updates
 /// the state. With a client, the state is guarded before the update and saved after it.
-Result<double> SecondsPerStep(Device& work, Device& state, uint64_t bytes, v1::Client* client,
-                              uint64_t first_step, int steps) {
+Result<double> SecondsPerStep(Work& work, Device& state, v1::Client* client, uint64_t first_step,
+                              int steps) {
   constexpr int kWorkRounds = 100;  // on 8 GiB: about 200 ms at 4 TB/s
   Status status;
   const double elapsed = SecondsOf([&] {
     for (int step = 0; step < steps && status.ok(); ++step) {
       for (int pass = 0; pass < kWorkRounds && status.ok(); ++pass) {
-        status = work.Fill(0, bytes, static_cast<unsigned char>(pass));
+        status = work.Fill(static_cast<unsigned char>(pass));
       }
       if (client != nullptr && status.ok()) status = FromClient(client->Guard(state.stream()));
       if (status.ok()) status = state.Fill(0, 4096, static_cast<unsigned char>(step));
@@ -155,15 +231,23 @@ Result<double> SecondsPerStep(Device& work, Device& state, uint64_t bytes, v1::C
   return elapsed / steps;
 }
 
+/// Prints the single measurements, which show outliers.
+void ReportSeconds(const std::string& what, const std::vector<double>& measured) {
+  std::string text;
+  for (double one : measured) text += fmt::format(" {:.1f}", one * 1e3);
+  std::fprintf(stderr, "%s, ms:%s\n", what.c_str(), text.c_str());
+}
+
 Result<std::vector<BenchResult>> Measure(const Driver& driver, const BenchOptions& options,
-                                         uint64_t bytes, uint64_t tensor_count) {
+                                         const std::vector<uint64_t>& sizes) {
+  const uint64_t bytes = std::accumulate(sizes.begin(), sizes.end(), uint64_t{0});
   HOLDFAST_ASSIGN_OR_RETURN(auto device, Device::Make(driver, bytes));
   const std::string layout =
-      tensor_count == 1 ? "one_tensor" : fmt::format("{}_tensors", tensor_count);
+      sizes.size() == 1 ? "one_tensor" : fmt::format("{}_tensors", sizes.size());
   std::filesystem::create_directories(options.dir + "/" + layout);
-  HOLDFAST_ASSIGN_OR_RETURN(LiveClient live,
-                            LiveClient::StartWith(options.dir + "/" + layout, bytes, 1'000'000,
-                                                  Tensors(*device, bytes, tensor_count)));
+  HOLDFAST_ASSIGN_OR_RETURN(
+      LiveClient live,
+      LiveClient::StartWith(options.dir + "/" + layout, bytes, 1'000'000, Tensors(*device, sizes)));
   HOLDFAST_ASSIGN_OR_RETURN(v1::Client client, live.Open("gpu"));
   std::vector<double> sealed;
   std::vector<double> restored;
@@ -180,8 +264,7 @@ Result<std::vector<BenchResult>> Measure(const Driver& driver, const BenchOption
       status = FromClient(saved);
     });
     HOLDFAST_RETURN_IF_ERROR(status);
-    // Skip the first saves: they touch and pin the pages of their slots.
-    if (round >= 3) sealed.push_back(save_seconds);
+    sealed.push_back(save_seconds);
     download.push_back(SecondsOf([&] { status = device->Download(); }));
     HOLDFAST_RETURN_IF_ERROR(status);
     upload.push_back(SecondsOf([&] { status = device->Upload(); }));
@@ -200,12 +283,19 @@ Result<std::vector<BenchResult>> Measure(const Driver& driver, const BenchOption
     HOLDFAST_ASSIGN_OR_RETURN(bool unchanged, device->Unchanged());
     if (!unchanged) return Fail(DataLossError("restored bytes differ from those saved"));
   }
-  HOLDFAST_ASSIGN_OR_RETURN(auto work, Device::Make(driver, bytes));
+  HOLDFAST_ASSIGN_OR_RETURN(auto work, Work::Make(driver, bytes));
   const int steps = options.quick ? 5 : 20;
-  HOLDFAST_ASSIGN_OR_RETURN(double plain, SecondsPerStep(*work, *device, bytes, nullptr, 0, steps));
+  HOLDFAST_ASSIGN_OR_RETURN(double plain, SecondsPerStep(*work, *device, nullptr, 0, steps));
   HOLDFAST_ASSIGN_OR_RETURN(double saving,
-                            SecondsPerStep(*work, *device, bytes, &client, step + 1, steps));
+                            SecondsPerStep(*work, *device, &client, step + 1, steps));
   HOLDFAST_RETURN_IF_ERROR(FromClient(client.Close(seconds(10))));
+
+  ReportSeconds(layout + " saves", sealed);
+  // The first saves touch and pin the pages of their slots.
+  sealed.erase(sealed.begin(), sealed.begin() + 3);
+  ReportSeconds(layout + " copies to the host", download);
+  ReportSeconds(layout + " restores", restored);
+  ReportSeconds(layout + " copies to the device", upload);
 
   const double gigabytes = static_cast<double>(bytes) / 1e9;
   const std::string size = fmt::format("{} MiB", bytes >> 20);
@@ -245,8 +335,7 @@ Result<std::vector<BenchResult>> RunGpu(const BenchOptions& options) {
   const uint64_t bytes = options.bytes != 0 ? options.bytes : usual;
   std::vector<BenchResult> all;
   for (uint64_t tensor_count : {uint64_t{10'000}, uint64_t{1}}) {
-    const uint64_t whole = bytes / tensor_count * tensor_count;
-    HOLDFAST_ASSIGN_OR_RETURN(auto results, Measure(driver, options, whole, tensor_count));
+    HOLDFAST_ASSIGN_OR_RETURN(auto results, Measure(driver, options, SizesOf(bytes, tensor_count)));
     all.insert(all.end(), results.begin(), results.end());
   }
   return all;

@@ -133,14 +133,15 @@ TEST_F(CopierOrderTest, TheCallersContextIsRestored) {
     EXPECT_NE(Table()->pin(context_, slot_.data(), slot_.size(), text_, sizeof text_), 0);
     unchanged("a refused pin");
     holdfast_device_context* other = nullptr;
-    const int32_t indices[] = {1, 0};
-    EXPECT_EQ(Table()->open(indices, 2, &other, text_, sizeof text_), 0) << text_;
+    const std::vector<int32_t> indices(indices_.rbegin(), indices_.rend());
+    EXPECT_EQ(Table()->open(indices.data(), indices.size(), &other, text_, sizeof text_), 0)
+        << text_;
     unchanged("open");
     Table()->close(other);
     unchanged("close");
   };
   std::thread(save_and_restore).join();
-  for (int device : {0, 1}) {
+  for (int32_t device : indices_) {
     const OnDevice current(device);
     save_and_restore();
   }
