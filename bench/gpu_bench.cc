@@ -290,6 +290,9 @@ Result<std::vector<BenchResult>> Measure(const Driver& driver, const BenchOption
                             SecondsPerStep(*work, *device, &client, step + 1, steps));
   HOLDFAST_RETURN_IF_ERROR(FromClient(client.Close(seconds(10))));
 
+  const holdfast_stats stats = client.Stats();
+  std::fprintf(stderr, "%s: a kernel copies runs of fewer than %llu KiB\n", layout.c_str(),
+               static_cast<unsigned long long>(stats.gather_below >> 10));
   ReportSeconds(layout + " saves", sealed);
   // The first saves touch and pin the pages of their slots.
   sealed.erase(sealed.begin(), sealed.begin() + 3);

@@ -28,6 +28,7 @@ struct NodeOptions {
   ScrubOptions scrub;
   PerTier<TierStore*> shared_tiers = {};  // nullptr: the node does not reach the tier
   uint32_t copies_at_once = 1;            // shards that are copied to shared tiers at the same time
+  uint32_t checksum_threads = 0;          // that help the sealers; see checksum_pool.h
   SeenLife seen_life = {};                // the life that the agent followed before its start
   int64_t prepare_wait_ms = 30'000;       // how long a PrepareShard waits for its rank to connect
   ProcessTable& processes = ProcessTable::Kernel();
@@ -100,6 +101,7 @@ class Node final : public DirectiveHandler {
   Clock::TimePoint next_quarantine_check_{};  // loop thread only
 
   LoopQueue loop_;
+  ChecksumPool checksums_;
   RankRegistry ranks_;
   RankMemory memory_;
   Warnings warnings_;

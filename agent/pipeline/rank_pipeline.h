@@ -18,10 +18,11 @@ namespace holdfast::agent {
 struct RankPipeline {
   /// The arguments outlive the pipeline.
   RankPipeline(Segment& segment_in, uint64_t disk_every_steps, uint64_t peer_every_steps,
-               ChangeSignal& peer_versions, Volume& volume, RankEvents& events, Clock& clock)
+               ChangeSignal& peer_versions, Volume& volume, ChecksumPool& checksums,
+               RankEvents& events, Clock& clock)
       : segment(segment_in),
         slots(segment_in, disk_every_steps, peer_every_steps, peer_versions),
-        sealer(slots.sealing(), events, clock),
+        sealer(slots.sealing(), checksums, events, clock),
         persister(slots.disk(), volume, events) {}
   ~RankPipeline() { slots.Stop(); }
 

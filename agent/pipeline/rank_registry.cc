@@ -8,10 +8,12 @@
 
 namespace holdfast::agent {
 
-RankRegistry::RankRegistry(const RankOptions& options, Arena& arena, Volume& volume, Clock& clock)
+RankRegistry::RankRegistry(const RankOptions& options, Arena& arena, Volume& volume,
+                           ChecksumPool& checksums, Clock& clock)
     : options_(options),
       arena_(arena),
       volume_(volume),
+      checksums_(checksums),
       clock_(clock),
       life_(options.seen_life.life),
       unlabeled_(options.seen_life.unlabeled) {}
@@ -22,7 +24,7 @@ RankLease RankRegistry::Add(Segment& segment) {
   volume_.RegisterMemory(segment.memory());
   auto rank =
       std::make_shared<RankPipeline>(segment, options_.disk_every_steps, options_.peer_every_steps,
-                                     peer_versions_, volume_, *events_, clock_);
+                                     peer_versions_, volume_, checksums_, *events_, clock_);
   MutexLock lock(mutex_);
   rank->slots.SetLife(life_, unlabeled_);
   if (arena_.IsRetained(&segment)) {

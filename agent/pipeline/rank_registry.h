@@ -34,8 +34,9 @@ struct RankOptions {
 /// arena.
 class RankRegistry {
  public:
-  /// `arena`, `volume` and `clock` outlive the registry.
-  RankRegistry(const RankOptions& options, Arena& arena, Volume& volume, Clock& clock);
+  /// `arena`, `volume`, `checksums` and `clock` outlive the registry.
+  RankRegistry(const RankOptions& options, Arena& arena, Volume& volume, ChecksumPool& checksums,
+               Clock& clock);
   ~RankRegistry();
 
   /// Sets the receiver of the ranks' events, which outlives them. Call it once, before Add().
@@ -90,6 +91,7 @@ class RankRegistry {
   const RankOptions options_;
   Arena& arena_;
   Volume& volume_;
+  ChecksumPool& checksums_;
   Clock& clock_;
   RankEvents* events_ = nullptr;
   ChangeSignal peer_versions_;

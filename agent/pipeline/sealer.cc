@@ -46,8 +46,10 @@ Status CheckImageIdentity(std::span<const std::byte> image, const ShardIdentity&
   return parsed ? Status::Ok() : parsed.error();
 }
 
-Sealer::Sealer(SealSlots& slots, RankEvents& events, Clock& clock)
-    : slots_(slots), events_(events), clock_(clock), thread_([this] { Run(); }) {}
+Sealer::Sealer(SealSlots& slots, ChecksumPool& checksums, RankEvents& events, Clock& clock)
+    : slots_(slots), checksums_(checksums), events_(events), clock_(clock), thread_([this] {
+        Run();
+      }) {}
 
 Sealer::~Sealer() { thread_.join(); }
 
@@ -94,8 +96,10 @@ Result<ShardSeal> Sealer::Follow(const SaveJob& job, std::vector<ReplicaSample>*
     HOLDFAST_RETURN_IF_ERROR(CheckProgress(job, seen, copied, signal.ended));
     seen = copied;
     while (done < copied && (copied - done >= kChunkBytes || copied == job.image_bytes)) {
-      const uint64_t bytes = std::min(kChunkBytes, job.image_bytes - done);
-      seal.chunk_crcs.push_back(Crc32c(image.subspan(done, bytes)));
+      // Whole chunks only, except at the end of the image.
+      uint64_t bytes = std::min(copied - done, checksums_.chunks_at_once() * kChunkBytes);
+      if (done + bytes < job.image_bytes) bytes -= bytes % kChunkBytes;
+      checksums_.Append(image.subspan(done, bytes), &seal.chunk_crcs);
       done += bytes;
       if (!slots_.PublishChecksummed(job.slot, done)) break;
       HOLDFAST_CRASH_POINT("agent.mid_copy");

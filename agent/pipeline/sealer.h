@@ -1,5 +1,6 @@
 #pragma once
 
+#include "agent/pipeline/checksum_pool.h"
 #include "agent/pipeline/rank_events.h"
 #include "agent/pipeline/save_slots.h"
 #include "base/clock.h"
@@ -15,7 +16,7 @@ namespace holdfast::agent {
 class Sealer {
  public:
   /// Starts the thread. The arguments outlive the sealer.
-  Sealer(SealSlots& slots, RankEvents& events, Clock& clock);
+  Sealer(SealSlots& slots, ChecksumPool& checksums, RankEvents& events, Clock& clock);
   /// Joins the thread. The rank's slots must be stopped first (see RankSlots::Stop).
   ~Sealer();
 
@@ -27,6 +28,7 @@ class Sealer {
   Status CheckProgress(const SaveJob& job, uint64_t seen, uint64_t copied, bool ended) const;
 
   SealSlots& slots_;
+  ChecksumPool& checksums_;
   RankEvents& events_;
   Clock& clock_;
   Thread thread_;

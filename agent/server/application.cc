@@ -282,6 +282,7 @@ Status AgentApplication::Open() {
   node.peer_every_steps = static_cast<uint64_t>(config_.peer_every_steps);
   node.peer_build_timeout_ms = config_.peer_build_timeout_ms;
   node.shared_tiers = shared_tiers_;
+  node.checksum_threads = ChecksumPool::UsualThreads();
   node.copies_at_once = static_cast<uint32_t>(config_.remote_shards_at_once);
   node.sessions.per_user = static_cast<size_t>(config_.sessions_per_user);
   node.sessions.silent_per_user = static_cast<size_t>(config_.silent_per_user);

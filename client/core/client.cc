@@ -367,6 +367,7 @@ holdfast_stats Client::Stats() {
   holdfast_stats stats = stats_;
   stats.connected = connected ? 1 : 0;
   stats.records_dropped = collectives_->dropped();
+  if (device_ != nullptr) stats.gather_below = device_->table().gather_below(device_->context());
   return stats;
 }
 

@@ -23,7 +23,7 @@
  * guard may run at the same time as wait_pieces; finish runs after both.
  */
 
-#define HOLDFAST_DEVICE_COPIER_ABI 1u
+#define HOLDFAST_DEVICE_COPIER_ABI 2u
 #define HOLDFAST_DEVICE_COPIER_SYMBOL "holdfast_device_copier_table"
 
 #ifdef __cplusplus
@@ -87,6 +87,10 @@ typedef struct holdfast_device_copier {
    * devices. */
   int32_t (*restore)(holdfast_device_context* context, const holdfast_device_piece* pieces,
                      size_t count, const void* slot, char* text, size_t text_bytes);
+
+  /* Returns the size in bytes below which runs are copied into a pinned slot by a kernel instead of
+   * a copy engine; the least of all devices. Measured by open. 0: copy engines copy everything. */
+  uint64_t (*gather_below)(const holdfast_device_context* context);
 } holdfast_device_copier;
 
 /* The function that the plugin exports as HOLDFAST_DEVICE_COPIER_SYMBOL. Returns the plugin's

@@ -5,9 +5,10 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <memory>
-#include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,16 +16,20 @@
 #include "base/mutex.h"
 #include "base/status.h"
 #include "client/core/device_copier.h"
-#include "client/cuda/copy_groups.h"
+#include "client/cuda/copy_schedule.h"
 #include "client/cuda/driver.h"
+#include "client/cuda/engine_copies.h"
+#include "client/cuda/gather.h"
 
 using holdfast::ErrorCode;
 using holdfast::cuda::CopyGroup;
+using holdfast::cuda::CopySchedule;
+using holdfast::cuda::Direction;
 using holdfast::cuda::Driver;
+using holdfast::cuda::Gather;
+using holdfast::cuda::GatherItem;
 
 namespace {
-constexpr uint64_t kGroupBytesMax = 16ULL << 20;
-constexpr size_t kGroupPiecesMax = 1024;
 
 int32_t Number(ErrorCode code) { return static_cast<int32_t>(code); }
 
@@ -75,7 +80,8 @@ struct Device {
   CUdevice device = 0;
   CUcontext context = nullptr;
   CUstream stream = nullptr;
-  std::byte* samples = nullptr;  // pinned; used by one copy at a time
+  std::byte* samples = nullptr;    // pinned; used by one copy at a time
+  std::unique_ptr<Gather> gather;  // nullptr: copy engines copy everything
 };
 
 /// The bytes of a piece that are read twice.
@@ -87,11 +93,109 @@ struct Sample {
 
 }  // namespace
 
+namespace {
+
+/// The schedule of some pieces. The items for the kernel are in the memory of each device.
+class Prepared {
+ public:
+  /// Without `gather`, copy engines copy everything.
+  static std::shared_ptr<const Prepared> Make(const Driver& driver,
+                                              const std::map<int32_t, Device>& devices,
+                                              std::span<const holdfast_device_piece> pieces,
+                                              Direction direction, bool gather);
+  Prepared(const Driver& driver, const std::map<int32_t, Device>& devices)
+      : driver_(driver), devices_(devices) {}
+  ~Prepared() {
+    for (const auto& [index, items] : items_) {
+      CurrentContext current(driver_, devices_.at(index).context);
+      driver_.MemFree(items);
+    }
+  }
+  Prepared(const Prepared&) = delete;
+  Prepared& operator=(const Prepared&) = delete;
+
+  bool IsFor(std::span<const holdfast_device_piece> pieces, bool gather) const {
+    return gather == gather_ && pieces.size_bytes() == pieces_.size() * sizeof pieces_[0] &&
+           std::memcmp(pieces.data(), pieces_.data(), pieces.size_bytes()) == 0;
+  }
+  const std::vector<CopyGroup>& groups() const { return schedule_.groups; }
+  /// Enqueues a group on its device's stream. The device's context is current.
+  CUresult Enqueue(const CopyGroup& group, std::byte* slot, Direction direction) const;
+
+ private:
+  CUresult UploadItems();
+
+  const Driver& driver_;
+  const std::map<int32_t, Device>& devices_;
+  std::vector<holdfast_device_piece> pieces_;
+  bool gather_ = false;
+  CopySchedule schedule_;
+  std::map<int32_t, CUdeviceptr> items_;
+};
+
+std::shared_ptr<const Prepared> Prepared::Make(const Driver& driver,
+                                               const std::map<int32_t, Device>& devices,
+                                               std::span<const holdfast_device_piece> pieces,
+                                               Direction direction, bool gather) {
+  auto made = std::make_shared<Prepared>(driver, devices);
+  made->pieces_.assign(pieces.begin(), pieces.end());
+  made->gather_ = gather;
+  uint64_t bytes = 0;
+  for (const holdfast_device_piece& piece : pieces) bytes += piece.bytes;
+  const auto plan = [&](bool use_kernel) {
+    made->schedule_ = holdfast::cuda::MakeSchedule(
+        pieces, holdfast::cuda::LimitsFor(bytes), [&](int32_t index) -> uint64_t {
+          auto device = devices.find(index);
+          if (!use_kernel || device == devices.end() || device->second.gather == nullptr) return 0;
+          return device->second.gather->below(direction);
+        });
+  };
+  plan(gather);
+  // Without memory for the items, copy engines copy everything.
+  if (!made->schedule_.items.empty() && made->UploadItems() != CUDA_SUCCESS) plan(false);
+  return made;
+}
+
+CUresult Prepared::UploadItems() {
+  const size_t bytes = schedule_.items.size() * sizeof(GatherItem);
+  for (const auto& [index, device] : devices_) {
+    if (device.gather == nullptr) continue;
+    CurrentContext current(driver_, device.context);
+    CUresult result = driver_.MemAlloc(&items_[index], bytes);
+    if (result != CUDA_SUCCESS) {
+      items_.erase(index);
+      return result;
+    }
+    result = driver_.CopyToDevice(items_[index], schedule_.items.data(), bytes, device.stream);
+    if (result == CUDA_SUCCESS) result = driver_.StreamSynchronize(device.stream);
+    if (result != CUDA_SUCCESS) return result;
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult Prepared::Enqueue(const CopyGroup& group, std::byte* slot, Direction direction) const {
+  const Device& device = devices_.at(group.device_index);
+  const size_t items = group.items_end - group.items_begin;
+  if (items > 0) {
+    const CUdeviceptr first =
+        items_.at(group.device_index) + group.items_begin * sizeof(GatherItem);
+    const CUresult result = device.gather->Launch(first, items, slot, direction, device.stream);
+    if (result != CUDA_SUCCESS) return result;
+  }
+  const std::span runs =
+      std::span(schedule_.runs).subspan(group.runs_begin, group.runs_end - group.runs_begin);
+  return holdfast::cuda::EnqueueRuns(driver_, runs, slot, direction, device.stream);
+}
+
+}  // namespace
+
 struct holdfast_device_context {
   const Driver* driver = nullptr;
   std::map<int32_t, Device> devices;
+  /// Of the last save. An unchanged state has the same pieces at every save.
+  std::shared_ptr<const Prepared> prepared;
   holdfast::Mutex mutex;
-  std::set<void*> pinned HOLDFAST_GUARDED_BY(mutex);
+  std::map<void*, uint64_t> pinned HOLDFAST_GUARDED_BY(mutex);  // address → bytes
 
   CUcontext first() const { return devices.begin()->second.context; }
   /// Returns the context of `stream`. For a default stream, which has one handle for all devices:
@@ -110,6 +214,20 @@ struct holdfast_device_context {
     CurrentContext current(*driver, first());
     for (CUevent event : events) driver->EventDestroy(event);
   }
+  /// Returns whether all places of `pieces` in `slot` are pinned: the kernel must not access other
+  /// memory of the host.
+  bool IsPinned(const void* slot, std::span<const holdfast_device_piece> pieces) {
+    uint64_t end = 0;
+    for (const holdfast_device_piece& piece : pieces) {
+      end = std::max(end, piece.slot_offset + piece.bytes);
+    }
+    const auto at = reinterpret_cast<uint64_t>(slot);
+    holdfast::MutexLock lock(mutex);
+    return std::any_of(pinned.begin(), pinned.end(), [&](const auto& one) {
+      const auto begin = reinterpret_cast<uint64_t>(one.first);
+      return begin <= at && at + end <= begin + one.second;
+    });
+  }
 };
 
 struct holdfast_device_mark {
@@ -118,8 +236,9 @@ struct holdfast_device_mark {
 
 struct holdfast_device_copy {
   holdfast_device_context* context = nullptr;
-  std::vector<CopyGroup> groups;
+  std::shared_ptr<const Prepared> prepared;
   std::vector<CUevent> events;  // one per group, recorded after its copies
+  size_t complete = 0;          // groups whose event is known to be complete
   std::vector<CUevent> marks;
   std::vector<Sample> samples;
 };
@@ -128,6 +247,7 @@ namespace {
 
 int32_t Close(holdfast_device_context* context) {
   const Driver& driver = *context->driver;
+  context->prepared = nullptr;
   for (auto& [index, device] : context->devices) {
     CurrentContext current(driver, device.context);
     if (device.stream != nullptr) {
@@ -135,6 +255,7 @@ int32_t Close(holdfast_device_context* context) {
       driver.StreamDestroy(device.stream);
     }
     if (device.samples != nullptr) driver.HostFree(device.samples);
+    device.gather = nullptr;
   }
   for (auto& [index, device] : context->devices) {
     if (device.context != nullptr) driver.PrimaryCtxRelease(device.device);
@@ -155,6 +276,9 @@ CUresult OpenDevice(const Driver& driver, int32_t index, Device* device) {
   void* samples = nullptr;
   result = driver.HostAlloc(&samples, kSamplesMax * kSampleBytes, 0);
   device->samples = static_cast<std::byte*>(samples);
+  if (result == CUDA_SUCCESS) {
+    device->gather = Gather::Load(driver, device->device, device->stream);
+  }
   return result;
 }
 
@@ -181,13 +305,14 @@ int32_t Pin(holdfast_device_context* context, void* memory, uint64_t bytes, char
             size_t text_bytes) {
   const Driver& driver = *context->driver;
   CurrentContext current(driver, context->first());
-  CUresult result = driver.HostRegister(memory, bytes, CU_MEMHOSTREGISTER_PORTABLE);
+  CUresult result = driver.HostRegister(memory, bytes,
+                                        CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
   if (result != CUDA_SUCCESS) {
     return ReportError(ErrorCode::kResourceExhausted, driver.Text("cuMemHostRegister", result),
                        text, text_bytes);
   }
   holdfast::MutexLock lock(context->mutex);
-  context->pinned.insert(memory);
+  context->pinned[memory] = bytes;
   return 0;
 }
 
@@ -240,42 +365,6 @@ void DropMark(holdfast_device_context* context, holdfast_device_mark* mark) {
   delete mark;
 }
 
-enum class Direction { kToHost, kToDevice };
-
-/// Enqueues the pieces of one group on the device's stream: one call where the driver has batches.
-CUresult Enqueue(const Driver& driver, const Device& device, const holdfast_device_piece* pieces,
-                 const CopyGroup& group, std::byte* slot, Direction direction) {
-  size_t count = group.end - group.begin;
-  if (driver.CopyBatch != nullptr && count > 1) {
-    std::vector<CUdeviceptr> to(count);
-    std::vector<CUdeviceptr> from(count);
-    std::vector<size_t> sizes(count);
-    for (size_t i = 0; i < count; ++i) {
-      const holdfast_device_piece& piece = pieces[group.begin + i];
-      auto on_device = reinterpret_cast<CUdeviceptr>(piece.device_memory);
-      auto on_host = reinterpret_cast<CUdeviceptr>(slot + piece.slot_offset);
-      to[i] = direction == Direction::kToHost ? on_host : on_device;
-      from[i] = direction == Direction::kToHost ? on_device : on_host;
-      sizes[i] = piece.bytes;
-    }
-    CUmemcpyAttributes attributes{};
-    attributes.srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_STREAM;
-    attributes.flags = CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE;
-    size_t first = 0;
-    return driver.CopyBatch(to.data(), from.data(), sizes.data(), count, &attributes, &first, 1,
-                            device.stream);
-  }
-  for (size_t i = group.begin; i < group.end; ++i) {
-    auto on_device = reinterpret_cast<CUdeviceptr>(pieces[i].device_memory);
-    std::byte* on_host = slot + pieces[i].slot_offset;
-    CUresult result = direction == Direction::kToHost
-                          ? driver.CopyToHost(on_host, on_device, pieces[i].bytes, device.stream)
-                          : driver.CopyToDevice(on_device, on_host, pieces[i].bytes, device.stream);
-    if (result != CUDA_SUCCESS) return result;
-  }
-  return CUDA_SUCCESS;
-}
-
 /// Blocks until no copy runs on any device. Returns the first error.
 CUresult Drain(const holdfast_device_context& context) {
   CUresult first = CUDA_SUCCESS;
@@ -299,7 +388,7 @@ void Finish(holdfast_device_copy* copy) {
 CUresult EnqueueSamples(holdfast_device_copy* copy, const Device& device, int32_t index,
                         const holdfast_device_piece* pieces, const std::byte* slot) {
   std::vector<size_t> here;
-  for (const CopyGroup& group : copy->groups) {
+  for (const CopyGroup& group : copy->prepared->groups()) {
     if (group.device_index != index) continue;
     for (size_t i = group.begin; i < group.end; ++i) here.push_back(i);
   }
@@ -321,7 +410,8 @@ CUresult StartGroups(holdfast_device_copy* copy, const holdfast_device_piece* pi
                      std::byte* slot) {
   const Driver& driver = *copy->context->driver;
   std::map<int32_t, const CopyGroup*> last;
-  for (const CopyGroup& group : copy->groups) last[group.device_index] = &group;
+  const std::vector<CopyGroup>& groups = copy->prepared->groups();
+  for (const CopyGroup& group : groups) last[group.device_index] = &group;
   for (auto& [index, device] : copy->context->devices) {
     CurrentContext current(driver, device.context);
     for (CUevent mark : copy->marks) {
@@ -329,7 +419,7 @@ CUresult StartGroups(holdfast_device_copy* copy, const holdfast_device_piece* pi
       if (result != CUDA_SUCCESS) return result;
     }
   }
-  for (const CopyGroup& group : copy->groups) {
+  for (const CopyGroup& group : groups) {
     auto found = copy->context->devices.find(group.device_index);
     if (found == copy->context->devices.end()) return CUDA_ERROR_INVALID_DEVICE;
     const Device& device = found->second;
@@ -338,7 +428,7 @@ CUresult StartGroups(holdfast_device_copy* copy, const holdfast_device_piece* pi
     CUresult result = driver.EventCreate(&event, CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC);
     if (result != CUDA_SUCCESS) return result;
     copy->events.push_back(event);
-    result = Enqueue(driver, device, pieces, group, slot, Direction::kToHost);
+    result = copy->prepared->Enqueue(group, slot, Direction::kToHost);
     if (result == CUDA_SUCCESS && last[group.device_index] == &group) {
       result = EnqueueSamples(copy, device, group.device_index, pieces, slot);
     }
@@ -355,7 +445,14 @@ int32_t Start(holdfast_device_context* context, holdfast_device_mark* mark,
   made->context = context;
   made->marks = std::move(mark->events);
   delete mark;
-  made->groups = holdfast::cuda::GroupPieces({pieces, count}, kGroupBytesMax, kGroupPiecesMax);
+  const std::span all(pieces, count);
+  const bool gather = context->IsPinned(slot, all);
+  if (context->prepared == nullptr || !context->prepared->IsFor(all, gather)) {
+    context->prepared = nullptr;  // first frees the memory of the former items
+    context->prepared =
+        Prepared::Make(*context->driver, context->devices, all, Direction::kToHost, gather);
+  }
+  made->prepared = context->prepared;
   CUresult result = StartGroups(made.get(), pieces, static_cast<std::byte*>(slot));
   if (result != CUDA_SUCCESS) {
     // Finish() waits for the copies that were enqueued and still read the tensors.
@@ -371,23 +468,24 @@ int32_t WaitPieces(holdfast_device_copy* copy, size_t want, size_t* done, char* 
                    size_t text_bytes) {
   const Driver& driver = *copy->context->driver;
   CurrentContext current(driver, copy->context->first());
-  size_t group = 0;
-  while (group + 1 < copy->groups.size() && copy->groups[group].end < want) ++group;
-  if (copy->groups.empty()) {
+  const std::vector<CopyGroup>& groups = copy->prepared->groups();
+  if (groups.empty()) {
     *done = want;
     return 0;
   }
   // Earlier groups may be on other devices. All must be complete for `done` to be a prefix.
-  for (size_t i = 0; i <= group; ++i) {
-    CUresult result = driver.EventSynchronize(copy->events[i]);
+  while (copy->complete < groups.size() &&
+         (copy->complete == 0 || groups[copy->complete - 1].end < want)) {
+    CUresult result = driver.EventSynchronize(copy->events[copy->complete]);
     if (result != CUDA_SUCCESS) {
       Drain(*copy->context);  // the other devices' copies still run
       return ReportError(ErrorCode::kIoError, driver.Text("copying from the device", result), text,
                          text_bytes);
     }
+    ++copy->complete;
   }
-  *done = copy->groups[group].end;
-  if (group + 1 < copy->groups.size()) return 0;
+  *done = groups[copy->complete - 1].end;
+  if (copy->complete < groups.size()) return 0;
   for (const Sample& sample : copy->samples) {
     if (std::memcmp(sample.first, sample.second, sample.bytes) == 0) continue;
     return ReportError(
@@ -404,9 +502,8 @@ int32_t Guard(holdfast_device_copy* copy, void* stream, char* text, size_t text_
   auto* training_stream = static_cast<CUstream>(stream);
   // Events on one stream complete in order, so waiting for the last one of each device is enough.
   std::map<int32_t, CUevent> last;
-  for (size_t i = 0; i < copy->groups.size(); ++i) {
-    last[copy->groups[i].device_index] = copy->events[i];
-  }
+  const std::vector<CopyGroup>& groups = copy->prepared->groups();
+  for (size_t i = 0; i < groups.size(); ++i) last[groups[i].device_index] = copy->events[i];
   for (CUcontext one : copy->context->ContextsOf(training_stream)) {
     CurrentContext current(driver, one);
     // A graph cannot wait for an event that it does not contain, so the host waits.
@@ -437,13 +534,15 @@ int32_t Restore(holdfast_device_context* context, const holdfast_device_piece* p
     return ReportError(ErrorCode::kIoError, driver.Text("waiting for the device", result), text,
                        text_bytes);
   }
-  for (const CopyGroup& group :
-       holdfast::cuda::GroupPieces({pieces, count}, kGroupBytesMax, kGroupPiecesMax)) {
+  const std::span all(pieces, count);
+  const auto prepared = Prepared::Make(driver, context->devices, all, Direction::kToDevice,
+                                       context->IsPinned(slot, all));
+  for (const CopyGroup& group : prepared->groups()) {
     auto found = context->devices.find(group.device_index);
     result = found == context->devices.end() ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
     if (result != CUDA_SUCCESS) break;
     CurrentContext current(driver, found->second.context);
-    result = Enqueue(driver, found->second, pieces, group, from, Direction::kToDevice);
+    result = prepared->Enqueue(group, from, Direction::kToDevice);
     if (result != CUDA_SUCCESS) break;
   }
   const CUresult drained = Drain(*context);
@@ -451,6 +550,15 @@ int32_t Restore(holdfast_device_context* context, const holdfast_device_piece* p
   if (result == CUDA_SUCCESS) return 0;
   return ReportError(ErrorCode::kIoError, driver.Text("copying to the device", result), text,
                      text_bytes);
+}
+
+uint64_t GatherBelow(const holdfast_device_context* context) {
+  uint64_t least = std::numeric_limits<uint64_t>::max();
+  for (const auto& [index, device] : context->devices) {
+    least =
+        std::min(least, device.gather == nullptr ? 0 : device.gather->below(Direction::kToHost));
+  }
+  return least;
 }
 
 constexpr holdfast_device_copier kTable = {
@@ -467,6 +575,7 @@ constexpr holdfast_device_copier kTable = {
     Guard,
     Finish,
     Restore,
+    GatherBelow,
 };
 
 }  // namespace

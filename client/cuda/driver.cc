@@ -26,6 +26,10 @@ Loaded LoadOnce() {
   }
   HOLDFAST_DRIVER_FUNCTIONS(X)
 #undef X
+#define X(name, symbol, type) \
+  loaded.driver.name = reinterpret_cast<std::add_pointer_t<type>>(::dlsym(library, #symbol));
+  HOLDFAST_KERNEL_FUNCTIONS(X)
+#undef X
   loaded.driver.CopyBatch = reinterpret_cast<decltype(loaded.driver.CopyBatch)>(
       ::dlsym(library, "cuMemcpyBatchAsync_v2"));
   CUresult result = loaded.driver.Init(0);

@@ -44,6 +44,26 @@ struct Driver {
   CUresult (*CopyBatch)(CUdeviceptr*, CUdeviceptr*, size_t*, size_t, CUmemcpyAttributes*, size_t*,
                         size_t, CUstream) = nullptr;
 
+  // For the kernel; nullptr where the driver lacks one of them.
+#define HOLDFAST_KERNEL_FUNCTIONS(X)                                                           \
+  X(DeviceGetAttribute, cuDeviceGetAttribute, CUresult(int*, CUdevice_attribute, CUdevice))    \
+  X(ModuleLoadData, cuModuleLoadData, CUresult(CUmodule*, const void*))                        \
+  X(ModuleUnload, cuModuleUnload, CUresult(CUmodule))                                          \
+  X(ModuleGetFunction, cuModuleGetFunction, CUresult(CUfunction*, CUmodule, const char*))      \
+  X(MemAlloc, cuMemAlloc_v2, CUresult(CUdeviceptr*, size_t))                                   \
+  X(MemFree, cuMemFree_v2, CUresult(CUdeviceptr))                                              \
+  X(LaunchKernel, cuLaunchKernel,                                                              \
+    CUresult(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, \
+             CUstream, void**, void**))
+#define X(name, symbol, type) std::add_pointer_t<type> name = nullptr;
+  HOLDFAST_KERNEL_FUNCTIONS(X)
+#undef X
+  bool has_kernels() const {
+#define X(name, symbol, type) &&(name) != nullptr
+    return true HOLDFAST_KERNEL_FUNCTIONS(X);
+#undef X
+  }
+
   /// Loads and initialises the driver once per process. Returns nullptr, with the reason in `why`,
   /// when there is no driver or it is too old.
   static const Driver* Load(std::string* why);

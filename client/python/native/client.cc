@@ -180,6 +180,7 @@ nb::dict Client::Stats() {
   result["connected"] = stats.connected != 0;
   result["pending"] = stats.pending;
   result["records_dropped"] = stats.records_dropped;
+  result["gather_below"] = stats.gather_below;
   return result;
 }
 

@@ -140,15 +140,18 @@ TEST_F(CopierCaptureTest, AGuardedReplayRunsAfterTheCopy) {
 TEST_F(CopierCaptureTest, AReplayDuringACopyIsDetected) {
   if (gpu_.simulated == nullptr) GTEST_SKIP() << "only the simulated driver can hold a copy";
   CaptureStep(9);
-  for (uint64_t held : {2, 5, 12}) {
+  for (uint64_t held : {2, 5, 7}) {
     FillBoth();
     Settle();
     const uint64_t before = gpu_.simulated->counts().copies_begun;
     gpu_.simulated->hold_copy(0, held);
     ASSERT_EQ(Start(stream()), 0) << text_;
-    // Device 1 copies all of its pieces and samples. Device 0 waits before the held copy.
-    const uint64_t pieces_of_one = pieces_.size() / 2;
-    while (gpu_.simulated->counts().copies_begun < before + 2 * pieces_of_one + held - 1) {
+    // Device 1 copies all of its runs, of two pieces each, and samples of all pieces. Device 0
+    // waits before the held copy.
+    const uint64_t samples_of_one = pieces_.size() / 2;
+    const uint64_t runs_of_one = pieces_.size() / 4;
+    while (gpu_.simulated->counts().copies_begun <
+           before + runs_of_one + samples_of_one + held - 1) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     Replay();  // without a guard

@@ -4,27 +4,44 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <thread>
 #include <vector>
 
-#include "client/cuda/copy_groups.h"
+#include "client/cuda/copy_schedule.h"
 #include "tests/client/cuda/copier_fixture.h"
 
 namespace holdfast::cuda {
 namespace {
 
-TEST(CopyGroupsTest, KeepsEveryPieceInOrderWithinTheLimits) {
+/// Pieces with random sizes on two devices. About half of them follow the piece before on both
+/// sides.
+std::vector<holdfast_device_piece> RandomPieces(Random& random) {
+  std::vector<holdfast_device_piece> pieces(random.Below(200));
+  uint64_t device = 1 << 20;
+  uint64_t slot = 0;
+  for (auto& piece : pieces) {
+    device += random.OneIn(2) ? 0 : random.Below(1000);
+    slot += random.OneIn(4) ? random.Below(10) : 0;
+    piece.device_memory = reinterpret_cast<void*>(device);
+    piece.slot_offset = slot;
+    piece.bytes = 1 + random.Below(random.OneIn(5) ? 50'000 : 100);
+    piece.device_index = static_cast<int32_t>(random.Below(2));
+    device += piece.bytes;
+    slot += piece.bytes;
+  }
+  return pieces;
+}
+
+TEST(CopyScheduleTest, GroupsHaveEveryPieceInOrderWithinTheLimits) {
   Random random(3);
   for (int round = 0; round < 300; ++round) {
-    std::vector<holdfast_device_piece> pieces(random.Below(200));
-    for (auto& piece : pieces) {
-      piece.bytes = 1 + random.Below(random.OneIn(5) ? 5000 : 100);
-      piece.device_index = static_cast<int32_t>(random.Below(2));
-    }
-    auto groups = GroupPieces(pieces, 2000, 16);
+    const std::vector<holdfast_device_piece> pieces = RandomPieces(random);
+    const CopySchedule schedule =
+        MakeSchedule(pieces, {2000, 16}, [](int32_t) -> uint64_t { return 0; });
     size_t next = 0;
-    for (const CopyGroup& group : groups) {
+    for (const CopyGroup& group : schedule.groups) {
       EXPECT_EQ(group.begin, next);
       ASSERT_LT(group.begin, group.end);
       EXPECT_LE(group.end - group.begin, 16U);
@@ -38,6 +55,64 @@ TEST(CopyGroupsTest, KeepsEveryPieceInOrderWithinTheLimits) {
     }
     EXPECT_EQ(next, pieces.size());
   }
+}
+
+TEST(CopyScheduleTest, EveryByteIsInOneRunOrItem) {
+  Random random(4);
+  size_t merged = 0;
+  for (int round = 0; round < 300; ++round) {
+    const std::vector<holdfast_device_piece> pieces = RandomPieces(random);
+    const uint64_t below = random.Below(60'000);
+    // The second device has no kernel.
+    const CopySchedule schedule = MakeSchedule(
+        pieces, {100'000, 64}, [&](int32_t index) -> uint64_t { return index == 0 ? below : 0; });
+    for (const CopyGroup& group : schedule.groups) {
+      std::map<uint64_t, uint64_t> expected;  // byte of the slot → address on the device
+      for (size_t i = group.begin; i < group.end; ++i) {
+        for (uint64_t at = 0; at < pieces[i].bytes; ++at) {
+          expected[pieces[i].slot_offset + at] =
+              reinterpret_cast<uint64_t>(pieces[i].device_memory) + at;
+        }
+      }
+      const auto take = [&](uint64_t device, uint64_t slot, uint64_t bytes) {
+        for (uint64_t at = 0; at < bytes; ++at) {
+          auto found = expected.find(slot + at);
+          ASSERT_TRUE(found != expected.end()) << "a byte is copied twice, or is in no piece";
+          ASSERT_EQ(found->second, device + at);
+          expected.erase(found);
+        }
+      };
+      for (size_t i = group.runs_begin; i < group.runs_end; ++i) {
+        const CopyRun& run = schedule.runs[i];
+        EXPECT_GE(run.bytes, group.device_index == 0 ? below : 1);
+        take(run.device, run.slot_offset, run.bytes);
+      }
+      for (size_t i = group.items_begin; i < group.items_end; ++i) {
+        const GatherItem& item = schedule.items[i];
+        EXPECT_EQ(group.device_index, 0);
+        EXPECT_LE(item.bytes, kGatherItemBytesMax);
+        take(item.device, item.slot_offset, item.bytes);
+      }
+      EXPECT_TRUE(expected.empty());
+    }
+    if (below == 0) continue;
+    merged += pieces.size() - std::min(pieces.size(), schedule.runs.size());
+  }
+  EXPECT_GT(merged, 0u);
+}
+
+TEST(CopyScheduleTest, PiecesThatAreContiguousOnBothSidesAreOneRun) {
+  std::vector<holdfast_device_piece> pieces;
+  for (uint64_t i = 0; i < 4; ++i) {
+    const uint64_t gap = i < 2 ? 0 : 512;  // the third piece begins later on the device
+    pieces.push_back({reinterpret_cast<void*>(4096 + i * 100 + gap), 7 + i * 100, 100, 0, 0});
+  }
+  const CopySchedule schedule =
+      MakeSchedule(pieces, {1 << 20, 100}, [](int32_t) -> uint64_t { return 0; });
+  ASSERT_EQ(schedule.runs.size(), 2u);
+  EXPECT_EQ(schedule.runs[0].bytes, 200u);
+  EXPECT_EQ(schedule.runs[1].device, 4096u + 712u);
+  EXPECT_EQ(schedule.runs[1].slot_offset, 207u);
 }
 
 using CudaCopierTest = CopierFixture;

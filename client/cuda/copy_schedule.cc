@@ -1,0 +1,77 @@
+#include "client/cuda/copy_schedule.h"
+
+#include <algorithm>
+
+namespace holdfast::cuda {
+namespace {
+
+bool Follows(const CopyRun& run, const holdfast_device_piece& piece) {
+  return run.device + run.bytes == reinterpret_cast<uint64_t>(piece.device_memory) &&
+         run.slot_offset + run.bytes == piece.slot_offset;
+}
+
+void AddItems(const CopyRun& run, std::vector<GatherItem>* items) {
+  for (uint64_t done = 0; done < run.bytes; done += kGatherItemBytesMax) {
+    const uint64_t bytes = std::min<uint64_t>(kGatherItemBytesMax, run.bytes - done);
+    items->push_back({run.device + done, run.slot_offset + done, static_cast<uint32_t>(bytes), 0});
+  }
+}
+
+/// Merges the pieces of one group, and adds its runs and items to the schedule.
+void FillGroup(std::span<const holdfast_device_piece> pieces, uint64_t gather_below,
+               CopyGroup* group, CopySchedule* schedule) {
+  group->runs_begin = schedule->runs.size();
+  group->items_begin = schedule->items.size();
+  CopyRun run;
+  const auto end_run = [&] {
+    if (run.bytes >= gather_below) {
+      schedule->runs.push_back(run);
+    } else {
+      AddItems(run, &schedule->items);
+    }
+  };
+  for (const holdfast_device_piece& piece : pieces) {
+    if (run.bytes > 0 && Follows(run, piece)) {
+      run.bytes += piece.bytes;
+      continue;
+    }
+    if (run.bytes > 0) end_run();
+    run = {reinterpret_cast<uint64_t>(piece.device_memory), piece.slot_offset, piece.bytes};
+  }
+  end_run();
+  group->runs_end = schedule->runs.size();
+  group->items_end = schedule->items.size();
+}
+
+}  // namespace
+
+ScheduleLimits LimitsFor(uint64_t bytes) {
+  return {.group_bytes_max = std::clamp<uint64_t>(bytes / 16, 8 << 20, 64 << 20),
+          .group_pieces_max = 4096};
+}
+
+CopySchedule MakeSchedule(std::span<const holdfast_device_piece> pieces, ScheduleLimits limits,
+                          const std::function<uint64_t(int32_t)>& gather_below) {
+  CopySchedule schedule;
+  uint64_t bytes = 0;
+  std::vector<CopyGroup>& groups = schedule.groups;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const holdfast_device_piece& piece = pieces[i];
+    const bool fits = !groups.empty() && groups.back().device_index == piece.device_index &&
+                      bytes + piece.bytes <= limits.group_bytes_max &&
+                      i - groups.back().begin < limits.group_pieces_max;
+    if (!fits) {
+      groups.push_back({.begin = i, .end = i, .device_index = piece.device_index});
+      bytes = 0;
+    }
+    groups.back().end = i + 1;
+    bytes += piece.bytes;
+  }
+  for (CopyGroup& group : groups) {
+    FillGroup(pieces.subspan(group.begin, group.end - group.begin),
+              gather_below(group.device_index), &group, &schedule);
+  }
+  return schedule;
+}
+
+}  // namespace holdfast::cuda

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "client/core/device_copier.h"
+#include "client/cuda/gather_item.h"
+
+namespace holdfast::cuda {
+
+/// A run that is contiguous on the device and in the slot; one copy of a copy engine.
+struct CopyRun {
+  uint64_t device = 0;  // address
+  uint64_t slot_offset = 0;
+  uint64_t bytes = 0;
+};
+
+/// Consecutive pieces on one device that are enqueued together and followed by one event. Large
+/// enough that the cost of the calls is negligible, small enough to show progress.
+struct CopyGroup {
+  size_t begin = 0;  // pieces [begin, end)
+  size_t end = 0;
+  int32_t device_index = 0;
+  // The runs for a copy engine and the items for the kernel, as indices into the schedule.
+  size_t runs_begin = 0;
+  size_t runs_end = 0;
+  size_t items_begin = 0;
+  size_t items_end = 0;
+};
+
+/// How the pieces of a state are copied. Every byte of every piece is in one run or item.
+struct CopySchedule {
+  std::vector<CopyGroup> groups;
+  std::vector<CopyRun> runs;
+  std::vector<GatherItem> items;
+};
+
+struct ScheduleLimits {
+  uint64_t group_bytes_max = 0;
+  size_t group_pieces_max = 0;
+};
+/// Returns limits for pieces of `bytes` in total: about 16 groups, of at most 64 MiB.
+ScheduleLimits LimitsFor(uint64_t bytes);
+
+/// Merges pieces that are contiguous on both sides. Runs of fewer than gather_below(device) bytes
+/// become items. A group ends at a change of device and at the limits; it does not split a piece.
+CopySchedule MakeSchedule(std::span<const holdfast_device_piece> pieces, ScheduleLimits limits,
+                          const std::function<uint64_t(int32_t)>& gather_below);
+
+}  // namespace holdfast::cuda
