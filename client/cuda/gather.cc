@@ -119,13 +119,6 @@ uint64_t GatherLimit(const std::vector<GatherTimes>& times) {
 
 std::unique_ptr<Gather> Gather::Load(const Driver& driver, CUdevice device, CUstream stream) {
   if (GatherImage() == nullptr || !driver.has_kernels()) return nullptr;
-  int host_pointers = 0;
-  if (driver.DeviceGetAttribute(&host_pointers,
-                                CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM,
-                                device) != CUDA_SUCCESS ||
-      host_pointers == 0) {
-    return nullptr;
-  }
   std::unique_ptr<Gather> made(new Gather(driver));
   if (driver.ModuleLoadData(&made->module_, GatherImage()) != CUDA_SUCCESS) return nullptr;
   if (driver.ModuleGetFunction(&made->function_, made->module_, "holdfast_gather") !=
@@ -152,6 +145,8 @@ Gather::~Gather() {
 CUresult Gather::Measure(CUstream stream) {
   Scratch scratch(driver_);
   CUresult result = scratch.Allocate();
+  CUdeviceptr on_device = 0;
+  if (result == CUDA_SUCCESS) result = driver_.HostGetDevicePointer(&on_device, scratch.host, 0);
   std::vector<GatherTimes> times[2];
   for (uint64_t run_bytes : kRunBytes) {
     if (result != CUDA_SUCCESS) return result;
@@ -165,7 +160,7 @@ CUresult Gather::Measure(CUstream stream) {
         return EnqueueRuns(driver_, engine.runs, scratch.slot(), direction, stream);
       };
       const auto gather = [&] {
-        return Launch(scratch.items, kernel.items.size(), scratch.slot(), direction, stream);
+        return Launch(scratch.items, kernel.items.size(), on_device, direction, stream);
       };
       times[direction == Direction::kToHost ? 0 : 1].push_back(
           {run_bytes, SecondsOf(driver_, stream, copy, &result),
@@ -176,7 +171,7 @@ CUresult Gather::Measure(CUstream stream) {
   return result;
 }
 
-CUresult Gather::Launch(CUdeviceptr items, size_t count, std::byte* slot, Direction direction,
+CUresult Gather::Launch(CUdeviceptr items, size_t count, CUdeviceptr slot, Direction direction,
                         CUstream stream) const {
   auto number = static_cast<unsigned>(count);
   int to_host = direction == Direction::kToHost ? 1 : 0;

@@ -23,7 +23,7 @@ class Gather {
  public:
   /// Loads the kernel, and measures for which runs it is faster. The result of the measurement is
   /// kept for later calls with the same device. Returns nullptr where the plugin was built without
-  /// nvcc, where kernels cannot access registered memory, or where a copy engine is always faster.
+  /// nvcc, or where a copy engine is always faster.
   static std::unique_ptr<Gather> Load(const Driver& driver, CUdevice device, CUstream stream);
   ~Gather();
   Gather(const Gather&) = delete;
@@ -32,8 +32,9 @@ class Gather {
   uint64_t below(Direction direction) const {
     return direction == Direction::kToHost ? limits_.to_host : limits_.to_device;
   }
-  /// Enqueues the copies of `count` items, which are in device memory. The slot is registered.
-  CUresult Launch(CUdeviceptr items, size_t count, std::byte* slot, Direction direction,
+  /// Enqueues the copies of `count` items, which are in device memory. `slot` is the device's
+  /// address of a registered slot.
+  CUresult Launch(CUdeviceptr items, size_t count, CUdeviceptr slot, Direction direction,
                   CUstream stream) const;
 
  private:
