@@ -2,12 +2,13 @@
 
 #include <algorithm>
 #include <thread>
+#include <utility>
 
 #include "storage/format/checksum.h"
 
 namespace holdfast::agent {
 namespace {
-constexpr uint32_t kThreadsMax = 16;
+constexpr uint32_t kThreadsMax = 32;
 }  // namespace
 
 ChecksumPool::ChecksumPool(uint32_t threads) {
@@ -18,50 +19,77 @@ ChecksumPool::~ChecksumPool() {
   {
     MutexLock lock(mutex_);
     stopping_ = true;
-    changed_.NotifyAll();
+    work_.NotifyAll();
   }
   for (Thread& thread : threads_) thread.join();
 }
 
 uint32_t ChecksumPool::UsualThreads() {
-  return std::min(std::thread::hardware_concurrency() / 4, kThreadsMax);
-}
-
-void ChecksumPool::Append(std::span<const std::byte> bytes, std::vector<uint32_t>* crcs) {
-  const size_t before = crcs->size();
-  crcs->resize(before + ChunkCount(bytes.size()));
-  Batch batch{.bytes = bytes, .crcs = std::span(*crcs).subspan(before)};
-  MutexLock lock(mutex_);
-  if (!threads_.empty() && batch.crcs.size() > 1) {
-    batches_.push_back(&batch);
-    changed_.NotifyAll();
-  }
-  while (batch.begun < batch.crcs.size()) ComputeNext(batch);
-  while (batch.done < batch.crcs.size()) changed_.Wait(mutex_);
+  return std::min(std::thread::hardware_concurrency() / 2, kThreadsMax);
 }
 
 void ChecksumPool::Run() {
   MutexLock lock(mutex_);
   while (!stopping_) {
-    if (batches_.empty()) {
-      changed_.Wait(mutex_);
+    if (ready_.empty()) {
+      work_.Wait(mutex_);
     } else {
-      ComputeNext(*batches_.front());
+      ready_.front()->ComputeNext();
     }
   }
 }
 
-void ChecksumPool::ComputeNext(Batch& batch) {
-  const size_t index = batch.begun++;
-  // From here on no thread finds the batch: it ends when its last chunk is done.
-  if (batch.begun == batch.crcs.size()) std::erase(batches_, &batch);
-  mutex_.Unlock();
+Checksums::Checksums(ChecksumPool& pool, std::span<const std::byte> image)
+    : pool_(pool), image_(image), crcs_(ChunkCount(image.size())), is_done_(crcs_.size()) {}
+
+Checksums::~Checksums() {
+  MutexLock lock(pool_.mutex_);
+  offered_ = begun_;
+  std::erase(pool_.ready_, this);
+  while (running_ > 0) pool_.done_.Wait(pool_.mutex_);
+}
+
+void Checksums::Offer(uint64_t bytes) {
+  MutexLock lock(pool_.mutex_);
+  const bool had_work = has_work();
+  offered_ = bytes == image_.size() ? crcs_.size() : bytes / kChunkBytes;
+  if (had_work || !has_work() || pool_.threads_.empty()) return;
+  pool_.ready_.push_back(this);
+  if (offered_ - begun_ > 1) pool_.work_.NotifyAll();
+}
+
+bool Checksums::ComputeOne() {
+  MutexLock lock(pool_.mutex_);
+  if (!has_work()) return false;
+  ComputeNext();
+  return true;
+}
+
+void Checksums::AwaitOffered() {
+  while (ComputeOne()) {
+  }
+  MutexLock lock(pool_.mutex_);
+  while (running_ > 0) pool_.done_.Wait(pool_.mutex_);
+}
+
+uint64_t Checksums::done_bytes() {
+  MutexLock lock(pool_.mutex_);
+  return std::min<uint64_t>(first_open_ * kChunkBytes, image_.size());
+}
+
+void Checksums::ComputeNext() {
+  const size_t index = begun_++;
+  ++running_;
+  if (!has_work()) std::erase(pool_.ready_, this);
+  pool_.mutex_.Unlock();
   const uint64_t begin = index * kChunkBytes;
-  const uint64_t size = std::min<uint64_t>(kChunkBytes, batch.bytes.size() - begin);
-  const uint32_t crc = Crc32c(batch.bytes.subspan(begin, size));
-  mutex_.Lock();
-  batch.crcs[index] = crc;
-  if (++batch.done == batch.crcs.size()) changed_.NotifyAll();
+  const uint64_t bytes = std::min<uint64_t>(kChunkBytes, image_.size() - begin);
+  crcs_[index] = Crc32c(image_.subspan(begin, bytes));
+  pool_.mutex_.Lock();
+  is_done_[index] = true;
+  while (first_open_ < begun_ && is_done_[first_open_]) ++first_open_;
+  // After the last one, the owner may destroy the object.
+  if (--running_ == 0) pool_.done_.NotifyAll();
 }
 
 }  // namespace holdfast::agent

@@ -83,11 +83,12 @@ Result<ShardSeal> Sealer::Follow(const SaveJob& job, std::vector<ReplicaSample>*
   seal.identity = job.identity;
   seal.life = job.life;
   seal.image_bytes = job.image_bytes;
-  seal.chunk_crcs.reserve(ChunkCount(job.image_bytes));
+  Checksums checksums(checksums_, image);
   uint64_t done = 0;
   uint64_t seen = 0;
+  bool has_work = false;
   while (done < job.image_bytes) {
-    AwaitProgress(progress, seen, kProgressWaitMs, clock_);
+    if (!has_work) AwaitProgress(progress, seen, kProgressWaitMs, clock_);
     const SealSlots::SaveSignal signal = slots_.Signal(job.slot);
     HOLDFAST_RETURN_IF_ERROR(signal.given_up);
     // The trainer sends EndSave after its last progress store: once `ended` is set, `copied` is
@@ -95,16 +96,15 @@ Result<ShardSeal> Sealer::Follow(const SaveJob& job, std::vector<ReplicaSample>*
     const uint64_t copied = progress.copied.load(std::memory_order_acquire);
     HOLDFAST_RETURN_IF_ERROR(CheckProgress(job, seen, copied, signal.ended));
     seen = copied;
-    while (done < copied && (copied - done >= kChunkBytes || copied == job.image_bytes)) {
-      // Whole chunks only, except at the end of the image.
-      uint64_t bytes = std::min(copied - done, checksums_.chunks_at_once() * kChunkBytes);
-      if (done + bytes < job.image_bytes) bytes -= bytes % kChunkBytes;
-      checksums_.Append(image.subspan(done, bytes), &seal.chunk_crcs);
-      done += bytes;
-      if (!slots_.PublishChecksummed(job.slot, done)) break;
-      HOLDFAST_CRASH_POINT("agent.mid_copy");
+    checksums.Offer(copied);
+    has_work = checksums.ComputeOne();
+    if (!has_work && copied == job.image_bytes) checksums.AwaitOffered();
+    if (const uint64_t now = checksums.done_bytes(); now > done) {
+      done = now;
+      if (slots_.PublishChecksummed(job.slot, done)) HOLDFAST_CRASH_POINT("agent.mid_copy");
     }
   }
+  seal.chunk_crcs = checksums.Take();
   HOLDFAST_RETURN_IF_ERROR(slots_.AwaitEnd(job.slot));
   HOLDFAST_RETURN_IF_ERROR(
       CheckProgress(job, seen, progress.copied.load(std::memory_order_acquire), /*ended=*/true));

@@ -15,6 +15,7 @@ namespace holdfast::client {
 namespace {
 // Progress is published at multiples of this many image bytes: the agent checksums in such chunks.
 constexpr uint64_t kStepBytes = 1ULL << 20;
+constexpr uint64_t kLargeStepBytes = 16ULL << 20;
 constexpr uint64_t kDevicePieceBytesMax = 8ULL << 20;
 // From about this many bytes on, a second thread saves more time than its start takes.
 constexpr uint64_t kThreadBytesMin = 8ULL << 20;
@@ -91,12 +92,13 @@ class SaveCopy::Writer {
     return true;
   }
 
-  /// Counts the next `bytes`, which PutAhead() or a device has written, as final. Returns false
-  /// when cancelled.
-  bool Advance(uint64_t bytes) {
-    uint64_t before = written_;
+  /// Counts the next `bytes`, which PutAhead() or a device has written, as final. `more` are final
+  /// already after them: progress is then published in larger steps. Returns false when cancelled.
+  bool Advance(uint64_t bytes, bool more = false) {
     written_ += bytes;
-    if (written_ / kStepBytes == before / kStepBytes) return true;
+    if (written_ / kStepBytes == published_ / kStepBytes) return true;
+    if (more && written_ - published_ < kLargeStepBytes) return true;
+    published_ = written_;
     if (!target_.alive()) {
       cancelled_ = true;
       return false;
@@ -108,6 +110,7 @@ class SaveCopy::Writer {
  private:
   const Target& target_;
   uint64_t written_ = 0;
+  uint64_t published_ = 0;
   bool cancelled_ = false;
 };
 
@@ -213,7 +216,7 @@ Status SaveCopy::RunPieces(const Target& target, Writer& writer) {
           device_->table().wait_pieces(copy_, device_seen, &device_done, text, sizeof text);
       if (code != 0) return Status(ErrorFromNumber(static_cast<uint32_t>(code)), text);
     }
-    if (!writer.Advance(piece.bytes)) return Status::Ok();
+    if (!writer.Advance(piece.bytes, device_seen < device_done)) return Status::Ok();
   }
   return Status::Ok();
 }

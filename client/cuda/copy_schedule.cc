@@ -1,6 +1,7 @@
 #include "client/cuda/copy_schedule.h"
 
 #include <algorithm>
+#include <map>
 
 namespace holdfast::cuda {
 namespace {
@@ -67,7 +68,9 @@ CopySchedule MakeSchedule(std::span<const holdfast_device_piece> pieces, Schedul
     groups.back().end = i + 1;
     bytes += piece.bytes;
   }
+  std::map<int32_t, size_t> groups_of;
   for (CopyGroup& group : groups) {
+    group.stream = groups_of[group.device_index]++ % kStreamsPerDevice;
     FillGroup(pieces.subspan(group.begin, group.end - group.begin),
               gather_below(group.device_index), &group, &schedule);
   }

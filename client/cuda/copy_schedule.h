@@ -11,6 +11,8 @@
 
 namespace holdfast::cuda {
 
+constexpr size_t kStreamsPerDevice = 2;
+
 /// A run that is contiguous on the device and in the slot; one copy of a copy engine.
 struct CopyRun {
   uint64_t device = 0;  // address
@@ -24,6 +26,7 @@ struct CopyGroup {
   size_t begin = 0;  // pieces [begin, end)
   size_t end = 0;
   int32_t device_index = 0;
+  size_t stream = 0;  // of the device, below kStreamsPerDevice
   // The runs for a copy engine and the items for the kernel, as indices into the schedule.
   size_t runs_begin = 0;
   size_t runs_end = 0;

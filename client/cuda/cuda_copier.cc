@@ -1,8 +1,9 @@
-// The device copier over CUDA's driver API, with one non-blocking copy stream per device. An event
+// The device copier over CUDA's driver API, with two non-blocking copy streams per device. An event
 // orders every save after the training stream, and the guard makes the training stream wait for the
 // last copy's event. Neither blocks the host.
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstring>
 #include <limits>
@@ -79,7 +80,8 @@ constexpr size_t kSampleBytes = 256;
 struct Device {
   CUdevice device = 0;
   CUcontext context = nullptr;
-  CUstream stream = nullptr;
+  /// Groups alternate between them, so that the beginning of one hides the end of another.
+  std::array<CUstream, holdfast::cuda::kStreamsPerDevice> streams{};
   std::byte* samples = nullptr;    // pinned; used by one copy at a time
   std::unique_ptr<Gather> gather;  // nullptr: copy engines copy everything
 };
@@ -124,6 +126,9 @@ class Prepared {
 
  private:
   CUresult UploadItems();
+  /// Enqueues the kernel for the items of a group.
+  CUresult EnqueueItems(const CopyGroup& group, const Device& device, std::byte* slot,
+                        Direction direction) const;
 
   const Driver& driver_;
   const std::map<int32_t, Device>& devices_;
@@ -166,25 +171,31 @@ CUresult Prepared::UploadItems() {
       items_.erase(index);
       return result;
     }
-    result = driver_.CopyToDevice(items_[index], schedule_.items.data(), bytes, device.stream);
-    if (result == CUDA_SUCCESS) result = driver_.StreamSynchronize(device.stream);
+    result = driver_.CopyToDevice(items_[index], schedule_.items.data(), bytes, device.streams[0]);
+    if (result == CUDA_SUCCESS) result = driver_.StreamSynchronize(device.streams[0]);
     if (result != CUDA_SUCCESS) return result;
   }
   return CUDA_SUCCESS;
 }
 
+CUresult Prepared::EnqueueItems(const CopyGroup& group, const Device& device, std::byte* slot,
+                                Direction direction) const {
+  const size_t count = group.items_end - group.items_begin;
+  if (count == 0) return CUDA_SUCCESS;
+  CUdeviceptr on_device = 0;
+  const CUresult result = driver_.HostGetDevicePointer(&on_device, slot, 0);
+  if (result != CUDA_SUCCESS) return result;
+  const CUdeviceptr first = items_.at(group.device_index) + group.items_begin * sizeof(GatherItem);
+  return device.gather->Launch(first, count, on_device, direction, device.streams[group.stream]);
+}
+
 CUresult Prepared::Enqueue(const CopyGroup& group, std::byte* slot, Direction direction) const {
   const Device& device = devices_.at(group.device_index);
-  const size_t items = group.items_end - group.items_begin;
-  if (items > 0) {
-    const CUdeviceptr first =
-        items_.at(group.device_index) + group.items_begin * sizeof(GatherItem);
-    const CUresult result = device.gather->Launch(first, items, slot, direction, device.stream);
-    if (result != CUDA_SUCCESS) return result;
-  }
-  const std::span runs =
+  const CUresult result = EnqueueItems(group, device, slot, direction);
+  if (result != CUDA_SUCCESS) return result;
+  const auto runs =
       std::span(schedule_.runs).subspan(group.runs_begin, group.runs_end - group.runs_begin);
-  return holdfast::cuda::EnqueueRuns(driver_, runs, slot, direction, device.stream);
+  return holdfast::cuda::EnqueueRuns(driver_, runs, slot, direction, device.streams[group.stream]);
 }
 
 }  // namespace
@@ -250,9 +261,10 @@ int32_t Close(holdfast_device_context* context) {
   context->prepared = nullptr;
   for (auto& [index, device] : context->devices) {
     CurrentContext current(driver, device.context);
-    if (device.stream != nullptr) {
-      driver.StreamSynchronize(device.stream);
-      driver.StreamDestroy(device.stream);
+    for (CUstream stream : device.streams) {
+      if (stream == nullptr) continue;
+      driver.StreamSynchronize(stream);
+      driver.StreamDestroy(stream);
     }
     if (device.samples != nullptr) driver.HostFree(device.samples);
     device.gather = nullptr;
@@ -265,19 +277,21 @@ int32_t Close(holdfast_device_context* context) {
 }
 
 /// Retains the device's primary context (which the CUDA runtime and torch use too), and creates the
-/// copy stream and the memory for samples.
+/// copy streams and the memory for samples.
 CUresult OpenDevice(const Driver& driver, int32_t index, Device* device) {
   CUresult result = driver.DeviceGet(&device->device, index);
   if (result == CUDA_SUCCESS) result = driver.PrimaryCtxRetain(&device->context, device->device);
   if (result != CUDA_SUCCESS) return result;
   CurrentContext current(driver, device->context);
-  result = driver.StreamCreate(&device->stream, CU_STREAM_NON_BLOCKING);
+  for (CUstream& stream : device->streams) {
+    if (result == CUDA_SUCCESS) result = driver.StreamCreate(&stream, CU_STREAM_NON_BLOCKING);
+  }
   if (result != CUDA_SUCCESS) return result;
   void* samples = nullptr;
   result = driver.HostAlloc(&samples, kSamplesMax * kSampleBytes, 0);
   device->samples = static_cast<std::byte*>(samples);
   if (result == CUDA_SUCCESS) {
-    device->gather = Gather::Load(driver, device->device, device->stream);
+    device->gather = Gather::Load(driver, device->device, device->streams[0]);
   }
   return result;
 }
@@ -370,8 +384,10 @@ CUresult Drain(const holdfast_device_context& context) {
   CUresult first = CUDA_SUCCESS;
   for (const auto& [index, device] : context.devices) {
     CurrentContext current(*context.driver, device.context);
-    CUresult result = context.driver->StreamSynchronize(device.stream);
-    if (first == CUDA_SUCCESS) first = result;
+    for (CUstream stream : device.streams) {
+      CUresult result = context.driver->StreamSynchronize(stream);
+      if (first == CUDA_SUCCESS) first = result;
+    }
   }
   return first;
 }
@@ -385,11 +401,11 @@ void Finish(holdfast_device_copy* copy) {
 
 /// Enqueues a second read of the beginnings of some of a device's pieces, after all of them are
 /// copied.
-CUresult EnqueueSamples(holdfast_device_copy* copy, const Device& device, int32_t index,
+CUresult EnqueueSamples(holdfast_device_copy* copy, const Device& device, const CopyGroup& last,
                         const holdfast_device_piece* pieces, const std::byte* slot) {
   std::vector<size_t> here;
   for (const CopyGroup& group : copy->prepared->groups()) {
-    if (group.device_index != index) continue;
+    if (group.device_index != last.device_index) continue;
     for (size_t i = group.begin; i < group.end; ++i) here.push_back(i);
   }
   const size_t count = std::min(here.size(), kSamplesMax);
@@ -397,26 +413,31 @@ CUresult EnqueueSamples(holdfast_device_copy* copy, const Device& device, int32_
     const holdfast_device_piece& piece = pieces[here[k * here.size() / count]];
     std::byte* again = device.samples + k * kSampleBytes;
     const size_t bytes = std::min<size_t>(piece.bytes, kSampleBytes);
-    CUresult result = copy->context->driver->CopyToHost(
-        again, reinterpret_cast<CUdeviceptr>(piece.device_memory), bytes, device.stream);
+    CUresult result =
+        copy->context->driver->CopyToHost(again, reinterpret_cast<CUdeviceptr>(piece.device_memory),
+                                          bytes, device.streams[last.stream]);
     if (result != CUDA_SUCCESS) return result;
     copy->samples.push_back({slot + piece.slot_offset, again, bytes});
   }
   return CUDA_SUCCESS;
 }
 
-/// Enqueues all groups after the marks. The event of a device's last group also covers its samples.
+/// Enqueues all groups after the marks. The event of a device's last group also covers the groups
+/// on the device's other stream, and the samples.
 CUresult StartGroups(holdfast_device_copy* copy, const holdfast_device_piece* pieces,
                      std::byte* slot) {
   const Driver& driver = *copy->context->driver;
   std::map<int32_t, const CopyGroup*> last;
+  std::map<int32_t, std::array<CUevent, holdfast::cuda::kStreamsPerDevice>> latest;
   const std::vector<CopyGroup>& groups = copy->prepared->groups();
   for (const CopyGroup& group : groups) last[group.device_index] = &group;
   for (auto& [index, device] : copy->context->devices) {
     CurrentContext current(driver, device.context);
     for (CUevent mark : copy->marks) {
-      CUresult result = driver.StreamWaitEvent(device.stream, mark, 0);
-      if (result != CUDA_SUCCESS) return result;
+      for (CUstream stream : device.streams) {
+        CUresult result = driver.StreamWaitEvent(stream, mark, 0);
+        if (result != CUDA_SUCCESS) return result;
+      }
     }
   }
   for (const CopyGroup& group : groups) {
@@ -428,12 +449,16 @@ CUresult StartGroups(holdfast_device_copy* copy, const holdfast_device_piece* pi
     CUresult result = driver.EventCreate(&event, CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC);
     if (result != CUDA_SUCCESS) return result;
     copy->events.push_back(event);
+    CUstream stream = device.streams[group.stream];
     result = copy->prepared->Enqueue(group, slot, Direction::kToHost);
     if (result == CUDA_SUCCESS && last[group.device_index] == &group) {
-      result = EnqueueSamples(copy, device, group.device_index, pieces, slot);
+      CUevent other = latest[group.device_index][1 - group.stream];
+      if (other != nullptr) result = driver.StreamWaitEvent(stream, other, 0);
+      if (result == CUDA_SUCCESS) result = EnqueueSamples(copy, device, group, pieces, slot);
     }
-    if (result == CUDA_SUCCESS) result = driver.EventRecord(event, device.stream);
+    if (result == CUDA_SUCCESS) result = driver.EventRecord(event, stream);
     if (result != CUDA_SUCCESS) return result;
+    latest[group.device_index][group.stream] = event;
   }
   return CUDA_SUCCESS;
 }
@@ -500,7 +525,7 @@ int32_t WaitPieces(holdfast_device_copy* copy, size_t want, size_t* done, char* 
 int32_t Guard(holdfast_device_copy* copy, void* stream, char* text, size_t text_bytes) {
   const Driver& driver = *copy->context->driver;
   auto* training_stream = static_cast<CUstream>(stream);
-  // Events on one stream complete in order, so waiting for the last one of each device is enough.
+  // The last event of each device covers all of its groups.
   std::map<int32_t, CUevent> last;
   const std::vector<CopyGroup>& groups = copy->prepared->groups();
   for (size_t i = 0; i < groups.size(); ++i) last[groups[i].device_index] = copy->events[i];

@@ -45,15 +45,15 @@ struct Driver {
                         size_t, CUstream) = nullptr;
 
   // For the kernel; nullptr where the driver lacks one of them.
-#define HOLDFAST_KERNEL_FUNCTIONS(X)                                                           \
-  X(DeviceGetAttribute, cuDeviceGetAttribute, CUresult(int*, CUdevice_attribute, CUdevice))    \
-  X(ModuleLoadData, cuModuleLoadData, CUresult(CUmodule*, const void*))                        \
-  X(ModuleUnload, cuModuleUnload, CUresult(CUmodule))                                          \
-  X(ModuleGetFunction, cuModuleGetFunction, CUresult(CUfunction*, CUmodule, const char*))      \
-  X(MemAlloc, cuMemAlloc_v2, CUresult(CUdeviceptr*, size_t))                                   \
-  X(MemFree, cuMemFree_v2, CUresult(CUdeviceptr))                                              \
-  X(LaunchKernel, cuLaunchKernel,                                                              \
-    CUresult(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, \
+#define HOLDFAST_KERNEL_FUNCTIONS(X)                                                             \
+  X(HostGetDevicePointer, cuMemHostGetDevicePointer_v2, CUresult(CUdeviceptr*, void*, unsigned)) \
+  X(ModuleLoadData, cuModuleLoadData, CUresult(CUmodule*, const void*))                          \
+  X(ModuleUnload, cuModuleUnload, CUresult(CUmodule))                                            \
+  X(ModuleGetFunction, cuModuleGetFunction, CUresult(CUfunction*, CUmodule, const char*))        \
+  X(MemAlloc, cuMemAlloc_v2, CUresult(CUdeviceptr*, size_t))                                     \
+  X(MemFree, cuMemFree_v2, CUresult(CUdeviceptr))                                                \
+  X(LaunchKernel, cuLaunchKernel,                                                                \
+    CUresult(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,   \
              CUstream, void**, void**))
 #define X(name, symbol, type) std::add_pointer_t<type> name = nullptr;
   HOLDFAST_KERNEL_FUNCTIONS(X)

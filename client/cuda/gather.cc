@@ -111,7 +111,7 @@ Measured& AllMeasured() {
 uint64_t GatherLimit(const std::vector<GatherTimes>& times) {
   uint64_t limit = 0;
   for (const GatherTimes& one : times) {
-    if (one.kernel > 0.95 * one.engine) break;
+    if (one.kernel >= one.engine) break;
     limit = 2 * one.run_bytes;
   }
   return limit;

@@ -54,7 +54,7 @@ struct GatherTimes {
   double kernel = 0;
 };
 /// Returns the limit for measurements in ascending order of size: twice the largest size up to
-/// which the kernel is faster by at least 5 %. 0: it is not faster for the smallest size.
+/// which the kernel is faster. 0: it is not faster for the smallest size.
 uint64_t GatherLimit(const std::vector<GatherTimes>& times);
 
 }  // namespace holdfast::cuda

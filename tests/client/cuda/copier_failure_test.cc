@@ -1,6 +1,8 @@
 // Failures are reported, leak nothing, and leave no running copy. Needs the simulated driver, which
 // fails on request.
 
+#include <map>
+
 #include "tests/client/cuda/copier_fixture.h"
 
 namespace holdfast::cuda {
@@ -45,15 +47,18 @@ TEST_F(CopierFailureTest, AnyCallOfASaveMayFail) {
 
 TEST_F(CopierFailureTest, AnyCallOfOpenMayFail) {
   const simulated::Counts before = gpu_.simulated->counts();
-  for (const char* call : {"cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuStreamCreate"}) {
-    for (uint64_t n : {1, 2}) {
+  const std::map<const char*, uint64_t> calls_per_device = {
+      {"cuDeviceGet", 1}, {"cuDevicePrimaryCtxRetain", 1}, {"cuStreamCreate", 2}};
+  for (const auto& [call, per_device] : calls_per_device) {
+    for (uint64_t n = 1; n <= 2 * per_device; ++n) {
       gpu_.simulated->fail_call(call, n, CUDA_ERROR_OUT_OF_MEMORY);
       holdfast_device_context* other = nullptr;
       const int32_t indices[] = {0, 1};
       EXPECT_EQ(Table()->open(indices, 2, &other, text_, sizeof text_),
                 static_cast<int32_t>(ErrorCode::kUnsupported));
       EXPECT_EQ(other, nullptr);
-      EXPECT_THAT(std::string(text_), HasSubstr("CUDA device " + std::to_string(n - 1)));
+      EXPECT_THAT(std::string(text_),
+                  HasSubstr("CUDA device " + std::to_string((n - 1) / per_device)));
       EXPECT_EQ(gpu_.simulated->counts().streams, before.streams) << call << " " << n;
     }
   }
