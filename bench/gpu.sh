@@ -173,11 +173,13 @@ device_tests() {
 }
 export -f copy_bench device_tests
 python_part() {  # NAME LIMIT WHAT
+  local limit=$2 left=$((seconds - (SECONDS - begin)))
+  [ "$limit" -le "$left" ] || limit=$left
   if [ -n "$why_no_python" ]; then
     part "$1" "$2" "$3" skip "$why_no_python"
   else
     part "$1" "$2" "$3" env PYTHONPATH="$work/site:$bundle/python" "$python" -B "$bundle/python/gpu_parts.py" "$1" \
-      --rows "$out/$1.json" --device "$device" --seconds "$2"
+      --rows "$out/$1.json" --device "$device" --seconds "$limit"
   fi
 }
 

@@ -174,7 +174,8 @@ def step(args):
             for _ in range(count):
                 train()
                 if save:
-                    begin, accepted = clock(), ckpt.save(next(number))
+                    # A save without a free slot waits instead of being skipped. The wait counts in the ratio.
+                    begin, accepted = clock(), ckpt.save(next(number), wait_for_slot=30)
                     host.append(clock() - begin)
                     refused += not accepted
             device, wall = timer.stop()
@@ -203,6 +204,8 @@ def step(args):
         except Exception as error:
             not_here("gpu_blocked_" + name.replace(".", "_"), f"{type(error).__name__}: {str(error)[:200]}")
             continue
+        finally:
+            subprocess.run(["rm", "-rf", f"{folder}/{name}"], check=False)  # the disk may not have room for all
         row("gpu_blocked_" + name.replace(".", "_"), blocked * 1e3, took * 1e3, "ms", "", "the loop is blocked per "
             f"save: {name} ÷ Holdfast", ratio=took / blocked)
     shutil.rmtree(folder, ignore_errors=True)
@@ -502,8 +505,10 @@ def nccl(args):
                      f"exit codes {codes}, records {[one['records'] for one in reports]}")
     import torch
     until = clock() + args.seconds - 4
-    plugin = holdfast.plugins.nccl_profiler() or \
-        pathlib.Path(os.environ["HOLDFAST_CUDA_PLUGIN"]).with_name("libnccl-profiler-holdfast.so")
+    try:
+        plugin = holdfast.plugins.nccl_profiler()
+    except holdfast.UnsupportedError:  # the bundle has it, too
+        plugin = pathlib.Path(os.environ["HOLDFAST_CUDA_PLUGIN"]).with_name("libnccl-profiler-holdfast.so")
     usual = {"NCCL_PROFILER_PLUGIN": str(plugin)}
     with Servers(64 << 20) as cluster, tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
