@@ -76,7 +76,7 @@ done
 if [ -n "$wheel" ]; then
   for python in "${pythons[@]}"; do deploy/wheel.sh "$python" "$bundle/python" "$from" >&2; done
 fi
-cp bench/gpu_parts.py bench/gpu_train.py tests/python/cluster.py "$bundle/python/"
+cp bench/gpu_*.py tests/python/cluster.py "$bundle/python/"
 cp client/examples/nanogpt/train.py "$bundle/python/nanogpt.py"
 cp bench/gpu.sh "$bundle/"
 "$bundle/bin/holdfast" --version >"$bundle/version"

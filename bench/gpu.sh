@@ -28,7 +28,7 @@ while [ $# -gt 0 ]; do
 done
 [ -e "$bundle" ] || fail "name the bundle that bench/gpu-bundle.sh made; '$bundle' does not exist"
 [[ $seconds =~ ^[0-9]+$ ]] || fail "--seconds $seconds is not a number"
-parts=(machine copy tests step many kill modes fault nccl nvml)
+parts=(machine copy tests step many kill modes torn fault nccl nvml)
 for name in ${only//,/ }; do
   [[ " ${parts[*]} " == *" $name "* ]] || fail "there is no part '$name'; the parts are: ${parts[*]}"
 done
@@ -173,11 +173,13 @@ device_tests() {
 }
 export -f copy_bench device_tests
 python_part() {  # NAME LIMIT WHAT
+  local limit=$2 left=$((seconds - (SECONDS - begin)))
+  [ "$limit" -le "$left" ] || limit=$left
   if [ -n "$why_no_python" ]; then
     part "$1" "$2" "$3" skip "$why_no_python"
   else
     part "$1" "$2" "$3" env PYTHONPATH="$work/site:$bundle/python" "$python" -B "$bundle/python/gpu_parts.py" "$1" \
-      --rows "$out/$1.json" --device "$device" --seconds "$2"
+      --rows "$out/$1.json" --device "$device" --seconds "$limit"
   fi
 }
 
@@ -185,11 +187,12 @@ part machine 30 "what the machine has" bash -c describe
 part copy 330 "device → sealed slot, restore, stall ÷ one pinned copy; 10,000 tensors and one" \
   bash -c 'copy_bench "$1"' copy "$bytes"
 part tests 90 "copier and client: order, capture, failures, several streams" bash -c device_tests
-python_part step 330 "a training step with a checkpoint every step ÷ without; first save; other ways of saving"
+python_part step 300 "a training step with a checkpoint every step ÷ without; first save; other ways of saving"
 python_part many 60 "host time of save() with 10,000 tensors"
-python_part kill 300 "kill -9 at 20 random times: losses and parameters bit for bit"
-python_part modes 180 "streams, expandable segments, CUDA graphs, torch.compile: a save while training goes on"
-python_part fault 60 "an illegal access while a copy runs: an error, and the version before is intact"
-python_part nccl 60 "the machine's NCCL loads the profiler plugin"
+python_part kill 270 "kill -9 at 20 random times: losses and parameters bit for bit"
+python_part modes 180 "streams, unified memory, CUDA graphs, torch.compile: a save while training goes on"
+python_part torn 75 "updates in place right after save(), with and without a guard"
+python_part fault 70 "an illegal access while a copy runs: an error, and the version before is intact"
+python_part nccl 65 "the machine's NCCL loads the profiler plugin; its records compared with NCCL's log"
 python_part nvml 30 "the watch for GPU errors (Xids) opens"
 [ "$failures" -eq 0 ]

@@ -10,11 +10,14 @@ import json
 import os
 import pathlib
 import random
+import shutil
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+import traceback
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
@@ -23,18 +26,35 @@ from cluster import Cluster  # noqa: E402
 
 ROWS = []
 FAILED = []
+FILE = None
+
+
+def write_rows():
+    """Writes what is known so far: the part may run out of time."""
+    if FILE is not None:
+        part = FILE.with_suffix(".part")
+        part.write_text(json.dumps(ROWS) + "\n")
+        part.rename(FILE)
 
 
 def row(name, ours, reference, unit, goal, note, ratio=None, repetitions=1):
     """Adds a figure: `ratio` is ours ÷ reference unless given."""
     ROWS.append({"name": name, "ratio": ours / reference if ratio is None else ratio, "ours": ours,
                  "reference": reference, "unit": unit, "goal": goal, "repetitions": repetitions, "note": note})
+    write_rows()
 
 
 def check(name, good, note):
     ROWS.append({"name": name, "passed": bool(good), "note": note})
     if not good:
         FAILED.append(f"{name}: {note}")
+    write_rows()
+
+
+def not_here(name, why):
+    """Adds a check that this machine cannot make."""
+    ROWS.append({"name": name, "passed": None, "note": f"skipped: {why}"})
+    write_rows()
 
 
 def skip(why):
@@ -71,6 +91,31 @@ class Servers:
 
 # ---- step: what a checkpoint at every step costs a training ----
 
+class Timer:
+    """The time of work on the device's time line by two events; on a CPU the wall time."""
+
+    def __init__(self, device):
+        self.device = device
+        if device == "cuda":
+            import torch
+            self.events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+        self.begin = self.end = 0.0
+
+    def start(self):
+        synchronize(self.device)
+        if self.device == "cuda":
+            self.events[0].record()
+        self.begin = clock()
+
+    def stop(self):
+        """Returns the seconds on the device, and by the wall clock."""
+        if self.device == "cuda":
+            self.events[1].record()
+        synchronize(self.device)
+        wall = clock() - self.begin
+        return (self.events[0].elapsed_time(self.events[1]) / 1e3 if self.device == "cuda" else wall), wall
+
+
 def step(args):
     import torch
     import torch.nn.functional  # noqa: F401
@@ -86,22 +131,24 @@ def step(args):
     parameters = sum(one.numel() for one in model.parameters())
     state_bytes = parameters * 12
     tokens = torch.randint(256, (batch, length), device=args.device)
+    micro = 1  # batches of a step
 
     def train():
         optim.zero_grad()
-        with torch.autocast(args.device, torch.bfloat16):
-            loss = model(tokens, tokens)
-        loss.backward()
+        for _ in range(micro):
+            with torch.autocast(args.device, torch.bfloat16):
+                loss = model(tokens, tokens)
+            loss.backward()
         optim.step()
-        return loss
 
     train()
+    timer = Timer(args.device)
     folder = tempfile.mkdtemp(prefix="gpu-step")
     with Servers(int(state_bytes * 3.3) + (256 << 20), folder) as cluster:
         ckpt = hf.Checkpointer("step", {"model": model, "optim": optim}, socket_path=cluster.socket())
         ckpt.restore()
         number = iter(range(1, 1_000_000))
-        sealed, host = [], []
+        sealed, committed, host = [], [], []
         for _ in range(12):  # the first saves touch and register the slots
             begin, at = clock(), next(number)
             ckpt.save(at)
@@ -109,47 +156,98 @@ def step(args):
             ckpt.wait(at, hf.Tier.SEALED, 120)
             sealed.append(clock() - begin)
             ckpt.wait(at, hf.Tier.MEMORY, 60)
+            committed.append(clock() - begin)
             train()
         row("gpu_first_save", sealed[0], sealed[9], "s", "<=1.2", f"{state_bytes / 1e9:.1f} GB until sealed: "
             "the first save ÷ the tenth")
 
+        # No step can be shorter than a save without skipping saves. A step of several batches is longer.
+        timer.start()
+        train()
+        once = timer.stop()[1]
+        micro = min(64, max(1, int(1.5 * statistics.median(committed[4:]) / once + 1)))
+
         def steps(count, save):
-            synchronize(args.device)
-            begin = clock()
+            """Returns the seconds of a step on the device and by the wall clock, and how many saves were skipped."""
+            skipped, refused = ckpt.stats()["skipped"], 0
+            timer.start()
             for _ in range(count):
                 train()
                 if save:
-                    host_begin, accepted = clock(), ckpt.save(next(number))
-                    if accepted:
-                        host.append(clock() - host_begin)
-            synchronize(args.device)
-            return (clock() - begin) / count
+                    # A save without a free slot waits instead of being skipped. The wait counts in the ratio.
+                    begin, accepted = clock(), ckpt.save(next(number), wait_for_slot=30)
+                    host.append(clock() - begin)
+                    refused += not accepted
+            device, wall = timer.stop()
+            return device / count, wall / count, refused + ckpt.stats()["skipped"] - skipped
 
-        rounds = [(steps(8, False), steps(8, True)) for _ in range(3 if large else 2)]
-        plain, saving = (statistics.median(column) for column in zip(*rounds))
-        row("gpu_train_step", saving * 1e3, plain * 1e3, "ms", "<=1.01",
-            f"{parameters / 1e9:.2f}e9 parameters, a step with a checkpoint ÷ without", repetitions=len(rounds))
+        count = max(3, min(8, int(args.seconds / 8 / (once * micro))))
+        rounds = [(*steps(count, False)[:2], *steps(count, True)) for _ in range(3)]
+        plain, plain_wall, saving, saving_wall, _ = (statistics.median(column) for column in zip(*rounds))
+        skipped = sum(one[4] for one in rounds)
+        what = f"{parameters / 1e9:.2f}e9 parameters, {micro} batches a step, a step with a checkpoint ÷ without"
+        row("gpu_train_step", saving * 1e3, plain * 1e3, "ms", "<=1.01", f"{what}, by the device's time line",
+            repetitions=len(rounds))
+        row("gpu_train_step_wall", saving_wall * 1e3, plain_wall * 1e3, "ms", "<=1.01", f"{what}, by the wall clock",
+            repetitions=len(rounds))
+        check("gpu_train_step_saved_all", skipped == 0, f"{skipped} of {len(rounds) * count} saves were skipped; the "
+              f"ratio counts only with none. stats: {ckpt.stats()}")
         ckpt.close()
     blocked = statistics.median(host)
-    pending = []
-    others = {"torch.save": lambda path: torch.save({"m": model.state_dict(), "o": optim.state_dict()}, path)}
+    for name, save in other_writers(model, optim, folder).items():
+        begin = clock()
+        try:
+            finish = save(f"{folder}/{name}")
+            took = clock() - begin
+            if finish is not None:
+                finish()
+        except Exception as error:
+            not_here("gpu_blocked_" + name.replace(".", "_"), f"{type(error).__name__}: {str(error)[:200]}")
+            continue
+        finally:
+            subprocess.run(["rm", "-rf", f"{folder}/{name}"], check=False)  # the disk may not have room for all
+        row("gpu_blocked_" + name.replace(".", "_"), blocked * 1e3, took * 1e3, "ms", "", "the loop is blocked per "
+            f"save: {name} ÷ Holdfast", ratio=took / blocked)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def other_writers(model, optim, folder):
+    """Other ways of saving the same state, those that are here: name → a function of a path, which returns as soon as
+    training may go on. Its result, if any, waits for the rest."""
+    import torch
+
+    def whole():
+        return {"model": model.state_dict(), "optim": optim.state_dict()}
+
+    found = {"torch.save": lambda path: torch.save(whole(), path)}
     try:
         import torch.distributed.checkpoint as dcp
         from torch.distributed.checkpoint.state_dict import get_state_dict
         torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/group", rank=0, world_size=1)
-        others["dcp.async_save"] = lambda path: pending.append(
-            dcp.async_save(dict(zip(("m", "o"), get_state_dict(model, optim))), checkpoint_id=path))
+        found["dcp.async_save"] = lambda path: dcp.async_save(
+            dict(zip(("m", "o"), get_state_dict(model, optim))), checkpoint_id=path).result
     except Exception as error:  # an older PyTorch
         print(f"no dcp.async_save here: {error}", file=sys.stderr)
-    for name, save in others.items():
-        begin = clock()
-        save(f"{folder}/{name}")
-        took = clock() - begin
-        row("gpu_blocked_" + name.replace(".", "_"), blocked * 1e3, took * 1e3, "ms", "", "the loop is blocked per "
-            f"save: {name} ÷ Holdfast", ratio=took / blocked)
-    for future in pending:
-        future.result()
-    subprocess.run(["rm", "-rf", folder], check=False)
+    try:
+        from deepspeed.io import FastFileWriter, FastFileWriterConfig  # noqa: F401
+        found["deepspeed"] = lambda path: write_with_deepspeed(whole(), path)
+    except Exception as error:
+        print(f"no writer of DeepSpeed here: {error}", file=sys.stderr)
+    return found
+
+
+def write_with_deepspeed(state, path):
+    """Saves through DeepSpeed's file writer, which torch.save uses as a file."""
+    import torch
+    from deepspeed.io import FastFileWriter, FastFileWriterConfig
+    from deepspeed.ops.op_builder import AsyncIOBuilder
+    handle = AsyncIOBuilder().load(verbose=False).aio_handle(block_size=1 << 20, queue_depth=32, single_submit=False,
+                                                            overlap_events=True, intra_op_parallelism=1)
+    pinned = torch.zeros(64 << 20, dtype=torch.uint8, device="cpu").pin_memory()
+    writer = FastFileWriter(file_path=path, config=FastFileWriterConfig(
+        dnvme_handle=handle, pinned_tensor=pinned, double_buffer=True, num_parallel_writers=1, writer_rank=0))
+    torch.save(obj=state, f=writer, _use_new_zipfile_serialization=False)
+    writer.close()
 
 
 # ---- many: the host's work in save() ----
@@ -203,11 +301,14 @@ class Training:
         return self.process.returncode, records
 
 
-def digest_of(records, **wanted):
-    for record in records:
-        if "digest" in record and all(record.get(key) == value for key, value in wanted.items()):
-            return record["digest"]
-    return None
+def state_of(record):
+    """What identifies the bytes of a state in a record of gpu_train.py."""
+    return None if record is None else (record["digest"], record.get("more"))
+
+
+def record_of(records, **wanted):
+    return next((one for one in records if "digest" in one
+                 and all(one.get(key) == value for key, value in wanted.items())), None)
 
 
 def kill(args):
@@ -242,76 +343,199 @@ def kill(args):
                     reached = max(reached, one["step"])
                     if one["loss"] != losses[one["step"]]:
                         different.append(one["step"])
-            digest = digest_of(records, end=True)
-        check("gpu_kill_identical", digest == digest_of(reference, end=True) and not different,
-              f"{kills} kills: losses that differ: {different[:5]}, state equal: "
-              f"{digest is not None and digest == digest_of(reference, end=True)}")
+            digest = state_of(record_of(records, end=True))
+        same = digest is not None and digest == state_of(record_of(reference, end=True))
+        check("gpu_kill_identical", same and not different,
+              f"{kills} kills: losses that differ: {different[:5]}, state equal: {same}")
         check("gpu_kill_lost_steps", max(lost) <= 1, f"at most {max(lost)} steps trained again after a kill")
         check("gpu_kill_count", kills >= 20, f"{kills} of 20 kills in the time")
 
 
 def modes(args):
-    found = {"plain": ([], {}), "stream": (["--mode", "stream"], {}),
-             "expandable_segments": ([], {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}),
-             "cuda_graph": (["--mode", "graph"], {}), "compile": (["--mode", "compile"], {})}
+    segments = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+    # name: (options of both processes, options of the training, the step that is saved, environment)
+    found = {"plain": ([], [], 5, {}), "first_save": ([], [], 0, {}),
+             "stream": ([], ["--mode", "stream"], 5, {}), "per_thread": ([], ["--mode", "per_thread"], 5, {}),
+             "managed": (["--mode", "managed"], [], 5, {}), "expandable_segments": ([], [], 5, segments),
+             "cuda_graph": ([], ["--mode", "graph"], 5, {}), "compile": ([], ["--mode", "compile"], 5, {})}
     if args.device == "cpu":
-        found = {"plain": found["plain"]}
+        found = {name: found[name] for name in ("plain", "first_save")}
     until = clock() + args.seconds - 10
-    for name, (options, environment) in found.items():
+    for name, (both, options, at, environment) in found.items():
+        if until - clock() < 15:
+            not_here(f"gpu_mode_{name}", "no time left")
+            continue
         with Servers(512 << 20) as cluster:
-            left = max(5, until - clock())
-            code, saved = Training(args, cluster, name, "--steps", "12", "--save-at", "5", *options,
-                                   environment=environment).finish(left)
-            wanted = digest_of(saved, at=5)
-            left = max(5, until - clock())
-            _, restored = Training(args, cluster, name, "--restore-only", environment=environment).finish(left)
-            check(f"gpu_mode_{name}", code == 0 and wanted and digest_of(restored) == wanted,
-                  f"exit code {code}; the bytes saved at step 5, while training went on, came back: "
-                  f"{wanted is not None and digest_of(restored) == wanted}")
+            code, saved = Training(args, cluster, name, "--steps", str(at + 7), "--save-at", str(at), *both, *options,
+                                   environment=environment).finish(min(60, until - clock()))
+            _, restored = Training(args, cluster, name, "--restore-only", *both,
+                                   environment=environment).finish(max(5, min(60, until - clock())))
+        wanted, back = state_of(record_of(saved, at=at)), state_of(record_of(restored))
+        check(f"gpu_mode_{name}", code == 0 and wanted and back == wanted,
+              f"exit code {code}; the bytes saved at step {at}, while training went on, came back: "
+              f"{wanted is not None and back == wanted}")
+
+
+# ---- torn: updates in place during the copy ----
+
+def torn(args):
+    import torch
+
+    import holdfast
+    import holdfast.torch as hf
+    large = args.device == "cuda"
+    state = torch.zeros((1 << 28) if large else (4 << 20), device=args.device)  # float32: 1 GiB, or 16 MiB
+    rng = random.Random(5)
+    until = clock() + args.seconds - 15
+
+    def attempts(job, guarded, share):
+        """Saves, and changes the state at once. The next start of the job sees what the version has."""
+        ended, tries, seen, found = clock() + share, 0, 0, 0
+        expected = 0
+        with Servers(int(state.nbytes * 3.3) + (128 << 20)) as cluster:
+            for number in range(40):
+                if clock() > ended:
+                    break
+                with hf.Checkpointer(job, {"state": {"t": state}}, socket_path=cluster.socket()) as ckpt:
+                    first = ckpt.restore()
+                    if expected:
+                        tries += 1
+                        whole = state.min().item() == state.max().item() == expected
+                        seen += 0 if first == expected + 1 and whole else 1
+                    expected = number + 1
+                    state.fill_(expected)
+                    assert ckpt.save(expected)
+                    if guarded:
+                        ckpt.guard()
+                    for _ in range(3):
+                        state.add_(1)
+                        time.sleep(rng.random() * 0.005)
+                    synchronize(args.device)
+                    try:
+                        ckpt.wait(expected, hf.Tier.MEMORY, 30)
+                    except holdfast.HoldfastError as error:
+                        print(f"try {number}: {error}", file=sys.stderr)
+                        found, expected = found + 1, 0
+        return tries + found, seen, found
+
+    tries, seen, found = attempts("guarded", True, (until - clock()) / 2)
+    check("gpu_torn_with_guard", tries > 2 and seen == 0 and found == 0,
+          f"{tries} saves of {state.nbytes >> 20} MiB, each followed by updates: {seen + found} torn")
+    tries, seen, found = attempts("unguarded", False, until - clock())
+    check("gpu_torn_without_guard", seen + found > 0,
+          f"{tries} saves without a guard: {found} torn versions detected and not committed, {seen} not detected. "
+          f"None at all: the check with a guard is inconclusive")
 
 
 def fault(args):
     if args.device != "cuda":
         skip("only a device has illegal accesses")
-    with Servers(512 << 20) as cluster:
-        code, saved = Training(args, cluster, "fault", "--steps", "12", "--fault-at", "5").finish(args.seconds / 2)
-        check("gpu_fault_error", code not in (0, None), f"the training ended with {code}")
-        _, restored = Training(args, cluster, "fault", "--restore-only").finish(args.seconds / 2)
-        first = next((one["first"] for one in restored if "first" in one), None)
-        same = digest_of(restored) == digest_of(saved, at=5)
-        check("gpu_fault_restore", first in (6, 7) and (same or first == 7),
-              f"restored for step {first}; the bytes of step 5 are equal: {same}")
+    large = 2 << 30
+    # The small state and its images are below 256 MiB.
+    with Servers(int(large * 3.2) + (512 << 20)) as cluster:
+        options = ("--steps", "12", "--large", str(large))
+        code, saved = Training(args, cluster, "fault", *options, "--fault-at", "3").finish(args.seconds * 0.6)
+        end = next((one for one in saved if "fault" in one), {})
+        errors = end.get("errors", {})
+        check("gpu_fault_error", code == 3 and ("synchronize" in errors or "launch" in errors),
+              f"{end.get('fault')}: exit code {code} (3: the training itself), errors: {errors}")
+        _, restored = Training(args, cluster, "fault", "--restore-only", "--large", str(large)) \
+            .finish(args.seconds * 0.35)
+    first = next((one["first"] for one in restored if "first" in one), None)
+    check("gpu_fault_in_copy", first == 3, f"restored for step {first}; 3: the version that was being copied when the "
+          "device failed was not committed")
+    wanted, back = state_of(record_of(saved, at=(first or 0) - 1)), state_of(record_of(restored))
+    check("gpu_fault_restore", wanted is not None and back == wanted,
+          f"the bytes of step {(first or 0) - 1} came back: {wanted is not None and back == wanted}")
 
 
-NCCL_JOB = """
-import os, torch, torch.distributed as dist
-dist.init_process_group("nccl", init_method="file://" + os.environ["GROUP"], rank=0, world_size=1)
-x = torch.ones(1 << 20, device="cuda")
-for _ in range(20):
-    dist.all_reduce(x)
-torch.cuda.synchronize()
-assert x[0].item() == 1
-dist.destroy_process_group()
-"""
+# ---- nccl: the profiler plugin's records compared with NCCL's own log ----
+
+def nccl_ranks(args, cluster, folder, world, seconds, environment):
+    """Runs gpu_nccl.py. Returns the exit codes, the reports of the ranks, and all that they and NCCL logged."""
+    folder.mkdir()
+    command = [sys.executable, "-B", str(HERE / "gpu_nccl.py"), "--socket", cluster.socket(), "--group",
+               str(folder / "group"), "--world", str(world), "--device", args.device]
+    ranks, outputs = [], []
+    for rank in range(world):
+        outputs.append(open(folder / f"output{rank}", "w+"))
+        ranks.append(subprocess.Popen(
+            [*command, "--rank", str(rank)], stdout=outputs[-1], stderr=subprocess.STDOUT,
+            env={**os.environ, **environment(rank), "NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,COLL",
+                 "NCCL_DEBUG_FILE": str(folder / f"nccl{rank}")}))
+    until = clock() + seconds
+    for rank in ranks:
+        try:
+            rank.wait(max(0.1, until - clock()))
+        except subprocess.TimeoutExpired:
+            pass
+    for rank in ranks:
+        rank.kill()
+        rank.wait()
+    reports, text = [], ""
+    for output in outputs:
+        output.seek(0)
+        lines = output.read().splitlines()
+        reports += [json.loads(line) for line in lines if line.startswith('{"calls"')]
+        text += "\n".join(lines) + "\n"
+        output.close()
+    for log in sorted(folder.glob("nccl*")):
+        text += log.read_text()
+    print(text[-6000:], file=sys.stderr)
+    return [rank.returncode for rank in ranks], reports, text
+
+
+def compare_records(name, codes, reports):
+    same = all(not one["only_logged"] and not one["only_recorded"] for one in reports)
+    check(name, codes and not any(codes) and len(reports) == len(codes) and same
+          and all(one["records"] == one["calls"] > 0 for one in reports),
+          f"exit codes {codes}; collectives in NCCL's log, and in the records by kind and bytes: "
+          f"{[(one['calls'], one['records'], one['only_logged'], one['only_recorded']) for one in reports]}")
 
 
 def nccl(args):
-    if args.device != "cuda":
-        skip("NCCL needs a device")
+    import gpu_nccl
+
+    import holdfast
+    if args.device == "cpu":  # a trial: gloo's collectives have no log
+        with Servers(64 << 20) as cluster, tempfile.TemporaryDirectory() as folder:
+            codes, reports, _ = nccl_ranks(args, cluster, pathlib.Path(folder) / "two", 2, args.seconds - 5,
+                                           lambda _: {})
+        return check("gpu_nccl_trial", codes == [0, 0] and [one["records"] for one in reports] == [14, 14],
+                     f"exit codes {codes}, records {[one['records'] for one in reports]}")
     import torch
-    with tempfile.TemporaryDirectory() as folder:
+    until = clock() + args.seconds - 4
+    try:
+        plugin = holdfast.plugins.nccl_profiler()
+    except holdfast.UnsupportedError:  # the bundle has it, too
         plugin = pathlib.Path(os.environ["HOLDFAST_CUDA_PLUGIN"]).with_name("libnccl-profiler-holdfast.so")
-        done = subprocess.run(
-            [sys.executable, "-c", NCCL_JOB], capture_output=True, text=True, timeout=args.seconds - 5, check=False,
-            env={**os.environ, "GROUP": f"{folder}/group", "NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "ALL",
-                 "NCCL_PROFILER_PLUGIN": str(plugin),
-                 "LD_LIBRARY_PATH": f"{plugin.parent}:{os.environ.get('LD_LIBRARY_PATH', '')}"})
-    text = done.stdout + done.stderr
-    lines = [line for line in text.splitlines() if "rofiler" in line]
-    print("\n".join(lines[:40]), file=sys.stderr)
-    check("gpu_nccl_job", done.returncode == 0, f"NCCL {torch.cuda.nccl.version()}, exit code {done.returncode}")
-    loaded = [line for line in lines if "holdfast" in line.lower() and "fail" not in line.lower()]
-    check("gpu_nccl_plugin", loaded, (loaded or lines or ["NCCL's log does not mention a profiler"])[0][-160:])
+    usual = {"NCCL_PROFILER_PLUGIN": str(plugin)}
+    with Servers(64 << 20) as cluster, tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        codes, reports, text = nccl_ranks(args, cluster, folder / "one", 1, min(25, until - clock()), lambda _: usual)
+        loaded = gpu_nccl.plugin_of(text)
+        check("gpu_nccl_plugin", loaded and "Holdfast" in loaded, f"NCCL {torch.cuda.nccl.version()}: "
+              f"loaded {loaded}" if loaded else "NCCL's log does not mention that it loaded the plugin")
+        check("gpu_nccl_one_rank", codes == [0] and reports, f"exit codes {codes}")
+        if reports and not reports[0]["records"]:
+            not_here("gpu_nccl_one_rank_records", f"NCCL starts no events for a communicator of one rank: "
+                     f"{reports[0]['calls']} collectives logged")
+        elif reports:
+            compare_records("gpu_nccl_one_rank_records", codes, reports)
+        network = {**usual, "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1", "NCCL_NET": "Socket",
+                   "NCCL_MAX_NCHANNELS": "2"}
+        codes, reports, text = nccl_ranks(args, cluster, folder / "two", 2, min(25, until - clock()), lambda _: network)
+        refused = gpu_nccl.REFUSED.search(text)
+        if refused is None:
+            return compare_records("gpu_nccl_two_ranks_records", codes, reports)
+        not_here("gpu_nccl_two_ranks", f"NCCL refuses: {refused[0][:120]}")
+        # Ranks of different hosts may have GPUs with the same number. They use the network.
+        codes, reports, text = nccl_ranks(args, cluster, folder / "hosts", 2, max(5, until - clock()),
+                                          lambda rank: {**network, "NCCL_HOSTID": f"host{rank}"})
+        if not reports and not {-signal.SIGSEGV, -signal.SIGABRT} & set(codes):
+            return not_here("gpu_nccl_two_hosts_records", f"the ranks ended with {codes}: "
+                            f"{next((line for line in text.splitlines() if 'NCCL WARN' in line), 'no answer')[-160:]}")
+        compare_records("gpu_nccl_two_hosts_records", codes, reports)
 
 
 def nvml(args):
@@ -330,6 +554,7 @@ def nvml(args):
 def table():
     figures = [one for one in ROWS if "ratio" in one]
     checks = [one for one in ROWS if "passed" in one]
+    results = {True: "passed", False: "FAILED", None: "skipped"}
     lines = []
     if figures:
         lines += ["| figure | ratio | goal | ours | reference | |", "|---|---:|---|---:|---:|---|"]
@@ -339,12 +564,12 @@ def table():
         lines.append("")
     if checks:
         lines += ["| check | result | |", "|---|---|---|"]
-        lines += [f"| {one['name']} | {'passed' if one['passed'] else 'FAILED'} | {one['note']} |" for one in checks]
+        lines += [f"| {one['name']} | {results[one['passed']]} | {one['note']} |" for one in checks]
     return "\n".join(lines)
 
 
 def main():
-    parts = {function.__name__: function for function in (step, many, kill, modes, fault, nccl, nvml)}
+    parts = {function.__name__: function for function in (step, many, kill, modes, torn, fault, nccl, nvml)}
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("part", choices=parts)
     parser.add_argument("--rows", type=pathlib.Path, required=True)
@@ -355,17 +580,19 @@ def main():
         import torch
         if not torch.cuda.is_available():
             skip("PyTorch finds no CUDA device here")
+    global FILE
+    FILE = args.rows
+    # `timeout` ends a part with SIGTERM. The table then has what is known.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(124))
     try:
         parts[args.part](args)
     except Exception as error:
         check(f"gpu_{args.part}", False, f"{type(error).__name__}: {error}")
-        import traceback
         traceback.print_exc()
-    print(table())
-    part = args.rows.with_suffix(".part")
-    part.write_text(json.dumps(ROWS) + "\n")
-    part.rename(args.rows)
-    print("\n".join(FAILED), file=sys.stderr)
+    finally:
+        print(table(), flush=True)
+        print("\n".join(FAILED), file=sys.stderr)
+    write_rows()
     return 1 if FAILED else 0
 
 

@@ -102,8 +102,8 @@ class GpuBundleTest(unittest.TestCase):
         self.assertEqual(outcomes["copy"], "ok", shown + (root / "out/copy.log").read_text())
         self.assertEqual(outcomes["tests"], "ok", shown)
         self.assertEqual(outcomes["step"], "skipped: there is no python3 with torch")
-        self.assertEqual(list(outcomes), ["machine", "copy", "tests", "step", "many", "kill", "modes", "fault", "nccl",
-                                          "nvml"])
+        self.assertEqual(list(outcomes), ["machine", "copy", "tests", "step", "many", "kill", "modes", "torn", "fault",
+                                          "nccl", "nvml"])
         figures = next(part for part in results["parts"] if part["part"] == "copy")["document"]["results"]
         self.assertIn("gpu_seal_10000_tensors", {figure["name"] for figure in figures})
         self.assertTrue(all(figure["ours"] > 0 for figure in figures), figures)

@@ -321,15 +321,32 @@ def test_a_tensor_may_override_data_ptr(header):
     assert not watch.holds()
 
 
-def test_generators_are_encoded_as_other_values(monkeypatch):
-    def expected():
-        return hf.values.dumps(hf.values.encode(hf.random_state.capture(), "random"))
+def as_other_values():
+    return hf.values.dumps(hf.values.encode(hf.random_state.capture(), "random"))
 
+
+def test_generators_are_encoded_as_other_values(monkeypatch):
     for _ in range(2):
-        assert hf.random_state.capture_json() == expected()
+        assert hf.random_state.capture_json() == as_other_values()
         random.gauss(0, 1), numpy.random.randn(), torch.rand(3)  # both generators buffer a second number
+    monkeypatch.setattr(random, "getstate", random.Random(7).getstate)
+    assert hf.random_state.capture_json() == as_other_values()
+    monkeypatch.setattr(random, "getstate", lambda: random.Random(8).getstate())
+    assert hf.random_state.capture_json() == as_other_values()
     monkeypatch.delitem(sys.modules, "numpy")
-    assert b"numpy" not in hf.random_state.capture_json() == expected()
+    assert b"numpy" not in hf.random_state.capture_json() == as_other_values()
+
+
+@pytest.mark.parametrize("draw", [
+    random.random, lambda: random.gauss(0, 1), lambda: random.seed(5), lambda: random.setstate(random.getstate()),
+    numpy.random.rand, numpy.random.randn, lambda: numpy.random.seed(5),
+    lambda: torch.rand(1), lambda: torch.randn(16), lambda: torch.manual_seed(5)])
+def test_each_draw_from_a_generator_is_captured(draw):
+    hf.random_state.capture_json()
+    for count in 1, 1, 1, 700:  # Python's and NumPy's generators renew all words after 624
+        for _ in range(count):
+            draw()
+        assert hf.random_state.capture_json() == as_other_values()
 
 
 def test_values_next_to_tensors_are_those_of_the_save(cluster, job):

@@ -9,9 +9,11 @@ namespace nb = nanobind;
 
 namespace holdfast::python {
 namespace {
-constexpr size_t kAhead = 4;
+constexpr size_t kAhead = 8;
 constexpr size_t kLineBytes = 64;
-constexpr size_t kLines = 3;
+/// The bytes of torch's objects that the functions of its C interface read.
+constexpr size_t kTensorBytes = 192;
+constexpr size_t kStorageBytes = 96;
 
 /// The functions used of torch's C interface, which is stable across versions
 /// (torch/csrc/inductor/aoti_torch/c/shim.h). All return 0 on success.
@@ -54,6 +56,25 @@ struct TorchC {
   }
 };
 
+/// Reads the cache lines of an object ahead of their use. The address may be wrong.
+void PrefetchObject(const void* object, size_t bytes) {
+  const char* const begin = static_cast<const char*>(object);
+  for (size_t at = 0; at < bytes; at += kLineBytes) __builtin_prefetch(begin + at);
+  __builtin_prefetch(begin + bytes - 1);
+}
+
+/// Returns the address of torch's object for the memory of a tensor, nullptr if unknown.
+const void* StorageOf(const nb::object& tensor) {
+  PyObject* storage = PyObject_CallMethod(tensor.ptr(), "untyped_storage", nullptr);
+  if (storage == nullptr) {
+    PyErr_Clear();
+    return nullptr;
+  }
+  const nb::object number = nb::getattr(nb::steal(storage), "_cdata", nb::none());
+  uintptr_t address = 0;
+  return nb::try_cast(number, address) ? reinterpret_cast<const void*>(address) : nullptr;
+}
+
 /// Converts the result of data_ptr().
 uintptr_t AddressFrom(const nb::object& number) { return nb::cast<uintptr_t>(number); }
 
@@ -88,7 +109,7 @@ void Addresses::Add(nb::object tensor) {
   const TorchC& c = TorchC::Get();
   nb::object data_ptr = tensor.attr("data_ptr");
   const uintptr_t address = AddressFrom(data_ptr());
-  Place place{HandleWithin(c, tensor), nullptr};
+  Place place{HandleWithin(c, tensor), nullptr, nullptr, nullptr};
   int64_t dimensions = 0;
   int64_t* sizes = nullptr;
   int64_t* strides = nullptr;
@@ -101,6 +122,8 @@ void Addresses::Add(nb::object tensor) {
     odd_places_.push_back({std::move(data_ptr), address});
     return;
   }
+  place.tensor = *static_cast<void**>(place.handle);
+  place.storage = StorageOf(tensor);
   held_.push_back(std::move(tensor));
   places_.push_back(place);
   extents_.push_back(dimensions);
@@ -113,10 +136,11 @@ bool Addresses::Hold() const {
   const int64_t* extents = extents_.data();
   for (size_t i = 0; i < places_.size(); ++i) {
     // The training step has evicted the tensors from the CPU caches: prefetch the next ones.
-    if (i + 2 * kAhead < places_.size()) {
-      __builtin_prefetch(places_[i + 2 * kAhead].handle);
-      const char* tensor = *static_cast<char**>(places_[i + kAhead].handle);
-      for (size_t line = 0; line < kLines; ++line) __builtin_prefetch(tensor + line * kLineBytes);
+    if (i + kAhead < places_.size()) {
+      const Place& next = places_[i + kAhead];
+      __builtin_prefetch(next.handle);
+      PrefetchObject(next.tensor, kTensorBytes);
+      PrefetchObject(next.storage, kStorageBytes);
     }
     void* address = nullptr;
     int64_t dimensions = 0;

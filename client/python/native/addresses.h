@@ -23,6 +23,9 @@ class Addresses {
   struct Place {
     void* handle = nullptr;  // the place in the Python object that points to the tensor
     void* address = nullptr;
+    // Torch's objects. Only used to prefetch them, since torch may replace them.
+    const void* tensor = nullptr;
+    const void* storage = nullptr;
   };
   /// The result of data_ptr(), for tensors that the C interface does not support.
   struct OddPlace {

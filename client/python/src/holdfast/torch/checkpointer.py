@@ -36,6 +36,9 @@ from .snapshot import Snapshot
 __all__ = ["Checkpointer"]
 
 _logger = logging.getLogger("holdfast")
+#: The same number as torch.cuda.current_stream().cuda_stream, without an object for the stream. Compiled code of
+#: PyTorch and Triton uses it, too. None: not in this build of PyTorch.
+_raw_stream: Callable[[int], int] | None = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 _FORMAT = 2
 _EXTRA_BYTES_MIN = 1 << 20
 _RETRY_PAUSE_MAX = 30.0
@@ -235,7 +238,11 @@ class Checkpointer:
         return self._snapshot
 
     def _stream(self, snapshot: Snapshot) -> int:
-        return torch.cuda.current_stream().cuda_stream if snapshot.on_device else 0
+        if not snapshot.on_device:
+            return 0
+        if _raw_stream is None:
+            return torch.cuda.current_stream().cuda_stream
+        return _raw_stream(torch.cuda.current_device())
 
     def _check_usable(self) -> None:
         if self._closed:
