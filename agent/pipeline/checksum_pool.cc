@@ -8,7 +8,7 @@
 
 namespace holdfast::agent {
 namespace {
-constexpr uint32_t kThreadsMax = 32;
+constexpr uint32_t kThreadsMax = 48;
 }  // namespace
 
 ChecksumPool::ChecksumPool(uint32_t threads) {
@@ -25,7 +25,7 @@ ChecksumPool::~ChecksumPool() {
 }
 
 uint32_t ChecksumPool::UsualThreads() {
-  return std::min(std::thread::hardware_concurrency() / 2, kThreadsMax);
+  return std::min(std::thread::hardware_concurrency() * 3 / 4, kThreadsMax);
 }
 
 void ChecksumPool::Run() {

@@ -23,7 +23,7 @@ class ChecksumPool {
   ChecksumPool(const ChecksumPool&) = delete;
   ChecksumPool& operator=(const ChecksumPool&) = delete;
 
-  /// Returns the number of threads for this machine: half of the processors, at most 32.
+  /// Returns the number of threads for this machine: three quarters of the processors, at most 48.
   static uint32_t UsualThreads();
 
  private:

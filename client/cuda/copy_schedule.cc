@@ -19,8 +19,9 @@ void AddItems(const CopyRun& run, std::vector<GatherItem>* items) {
 }
 
 /// Merges the pieces of one group, and adds its runs and items to the schedule.
-void FillGroup(std::span<const holdfast_device_piece> pieces, uint64_t gather_below,
+void FillGroup(std::span<const holdfast_device_piece> pieces, const ScheduleRules& rules,
                CopyGroup* group, CopySchedule* schedule) {
+  const uint64_t gather_below = rules.gather_below(group->device_index);
   group->runs_begin = schedule->runs.size();
   group->items_begin = schedule->items.size();
   CopyRun run;
@@ -32,7 +33,9 @@ void FillGroup(std::span<const holdfast_device_piece> pieces, uint64_t gather_be
     }
   };
   for (const holdfast_device_piece& piece : pieces) {
-    if (run.bytes > 0 && Follows(run, piece)) {
+    if (run.bytes > 0 && Follows(run, piece) &&
+        rules.same_allocation(group->device_index, run.device,
+                              reinterpret_cast<uint64_t>(piece.device_memory))) {
       run.bytes += piece.bytes;
       continue;
     }
@@ -51,16 +54,16 @@ ScheduleLimits LimitsFor(uint64_t bytes) {
           .group_pieces_max = 4096};
 }
 
-CopySchedule MakeSchedule(std::span<const holdfast_device_piece> pieces, ScheduleLimits limits,
-                          const std::function<uint64_t(int32_t)>& gather_below) {
+CopySchedule MakeSchedule(std::span<const holdfast_device_piece> pieces,
+                          const ScheduleRules& rules) {
   CopySchedule schedule;
   uint64_t bytes = 0;
   std::vector<CopyGroup>& groups = schedule.groups;
   for (size_t i = 0; i < pieces.size(); ++i) {
     const holdfast_device_piece& piece = pieces[i];
     const bool fits = !groups.empty() && groups.back().device_index == piece.device_index &&
-                      bytes + piece.bytes <= limits.group_bytes_max &&
-                      i - groups.back().begin < limits.group_pieces_max;
+                      bytes + piece.bytes <= rules.limits.group_bytes_max &&
+                      i - groups.back().begin < rules.limits.group_pieces_max;
     if (!fits) {
       groups.push_back({.begin = i, .end = i, .device_index = piece.device_index});
       bytes = 0;
@@ -71,8 +74,7 @@ CopySchedule MakeSchedule(std::span<const holdfast_device_piece> pieces, Schedul
   std::map<int32_t, size_t> groups_of;
   for (CopyGroup& group : groups) {
     group.stream = groups_of[group.device_index]++ % kStreamsPerDevice;
-    FillGroup(pieces.subspan(group.begin, group.end - group.begin),
-              gather_below(group.device_index), &group, &schedule);
+    FillGroup(pieces.subspan(group.begin, group.end - group.begin), rules, &group, &schedule);
   }
   return schedule;
 }

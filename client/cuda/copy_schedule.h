@@ -48,9 +48,18 @@ struct ScheduleLimits {
 /// Returns limits for pieces of `bytes` in total: about 16 groups, of at most 64 MiB.
 ScheduleLimits LimitsFor(uint64_t bytes);
 
-/// Merges pieces that are contiguous on both sides. Runs of fewer than gather_below(device) bytes
-/// become items. A group ends at a change of device and at the limits; it does not split a piece.
-CopySchedule MakeSchedule(std::span<const holdfast_device_piece> pieces, ScheduleLimits limits,
-                          const std::function<uint64_t(int32_t)>& gather_below);
+/// What a schedule depends on besides the pieces.
+struct ScheduleRules {
+  ScheduleLimits limits;
+  /// Returns the size below which runs on a device become items.
+  std::function<uint64_t(int32_t device_index)> gather_below;
+  /// Returns whether two addresses are in one allocation: a copy must not leave its allocation.
+  std::function<bool(int32_t device_index, uint64_t, uint64_t)> same_allocation;
+};
+
+/// Merges pieces that are contiguous on both sides and in one allocation. Short runs become items.
+/// A group ends at a change of device and at the limits; it does not split a piece.
+CopySchedule MakeSchedule(std::span<const holdfast_device_piece> pieces,
+                          const ScheduleRules& rules);
 
 }  // namespace holdfast::cuda

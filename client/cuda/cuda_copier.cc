@@ -138,6 +138,15 @@ class Prepared {
   std::map<int32_t, CUdeviceptr> items_;
 };
 
+bool AreInOneAllocation(const Driver& driver, const Device& device, uint64_t one, uint64_t other) {
+  if (driver.GetAddressRange == nullptr) return false;
+  CurrentContext current(driver, device.context);
+  CUdeviceptr base = 0;
+  size_t bytes = 0;
+  if (driver.GetAddressRange(&base, &bytes, one) != CUDA_SUCCESS) return false;
+  return base <= other && other < base + bytes;
+}
+
 std::shared_ptr<const Prepared> Prepared::Make(const Driver& driver,
                                                const std::map<int32_t, Device>& devices,
                                                std::span<const holdfast_device_piece> pieces,
@@ -149,11 +158,18 @@ std::shared_ptr<const Prepared> Prepared::Make(const Driver& driver,
   for (const holdfast_device_piece& piece : pieces) bytes += piece.bytes;
   const auto plan = [&](bool use_kernel) {
     made->schedule_ = holdfast::cuda::MakeSchedule(
-        pieces, holdfast::cuda::LimitsFor(bytes), [&](int32_t index) -> uint64_t {
-          auto device = devices.find(index);
-          if (!use_kernel || device == devices.end() || device->second.gather == nullptr) return 0;
-          return device->second.gather->below(direction);
-        });
+        pieces, {.limits = holdfast::cuda::LimitsFor(bytes),
+                 .gather_below = [&](int32_t index) -> uint64_t {
+                   auto device = devices.find(index);
+                   if (!use_kernel || device == devices.end()) return 0;
+                   return device->second.gather ? device->second.gather->below(direction) : 0;
+                 },
+                 .same_allocation =
+                     [&](int32_t index, uint64_t one, uint64_t other) {
+                       auto device = devices.find(index);
+                       return device != devices.end() &&
+                              AreInOneAllocation(driver, device->second, one, other);
+                     }});
   };
   plan(gather);
   // Without memory for the items, copy engines copy everything.
@@ -195,7 +211,9 @@ CUresult Prepared::Enqueue(const CopyGroup& group, std::byte* slot, Direction di
   if (result != CUDA_SUCCESS) return result;
   const auto runs =
       std::span(schedule_.runs).subspan(group.runs_begin, group.runs_end - group.runs_begin);
-  return holdfast::cuda::EnqueueRuns(driver_, runs, slot, direction, device.streams[group.stream]);
+  const auto enqueue =
+      device.gather == nullptr ? holdfast::cuda::EnqueueBatch : holdfast::cuda::EnqueueRuns;
+  return enqueue(driver_, runs, slot, direction, device.streams[group.stream]);
 }
 
 }  // namespace

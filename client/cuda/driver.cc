@@ -30,6 +30,8 @@ Loaded LoadOnce() {
   loaded.driver.name = reinterpret_cast<std::add_pointer_t<type>>(::dlsym(library, #symbol));
   HOLDFAST_KERNEL_FUNCTIONS(X)
 #undef X
+  loaded.driver.GetAddressRange = reinterpret_cast<decltype(loaded.driver.GetAddressRange)>(
+      ::dlsym(library, "cuMemGetAddressRange_v2"));
   loaded.driver.CopyBatch = reinterpret_cast<decltype(loaded.driver.CopyBatch)>(
       ::dlsym(library, "cuMemcpyBatchAsync_v2"));
   CUresult result = loaded.driver.Init(0);

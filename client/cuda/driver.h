@@ -40,6 +40,8 @@ struct Driver {
 #define X(name, symbol, type) std::add_pointer_t<type> name = nullptr;
   HOLDFAST_DRIVER_FUNCTIONS(X)
 #undef X
+  /// The allocation of an address; nullptr where the driver lacks it.
+  CUresult (*GetAddressRange)(CUdeviceptr*, size_t*, CUdeviceptr) = nullptr;
   /// Many copies with one call; nullptr where the driver is older than CUDA 13.
   CUresult (*CopyBatch)(CUdeviceptr*, CUdeviceptr*, size_t*, size_t, CUmemcpyAttributes*, size_t*,
                         size_t, CUstream) = nullptr;

@@ -3,10 +3,23 @@
 #include <vector>
 
 namespace holdfast::cuda {
-namespace {
+CUresult EnqueueRuns(const Driver& driver, std::span<const CopyRun> runs, std::byte* slot,
+                     Direction direction, CUstream stream) {
+  for (const CopyRun& run : runs) {
+    std::byte* on_host = slot + run.slot_offset;
+    const CUresult result = direction == Direction::kToHost
+                                ? driver.CopyToHost(on_host, run.device, run.bytes, stream)
+                                : driver.CopyToDevice(run.device, on_host, run.bytes, stream);
+    if (result != CUDA_SUCCESS) return result;
+  }
+  return CUDA_SUCCESS;
+}
 
 CUresult EnqueueBatch(const Driver& driver, std::span<const CopyRun> runs, std::byte* slot,
                       Direction direction, CUstream stream) {
+  if (driver.CopyBatch == nullptr || runs.size() < 2) {
+    return EnqueueRuns(driver, runs, slot, direction, stream);
+  }
   std::vector<CUdeviceptr> to(runs.size());
   std::vector<CUdeviceptr> from(runs.size());
   std::vector<size_t> sizes(runs.size());
@@ -22,23 +35,6 @@ CUresult EnqueueBatch(const Driver& driver, std::span<const CopyRun> runs, std::
   size_t first = 0;
   return driver.CopyBatch(to.data(), from.data(), sizes.data(), runs.size(), &attributes, &first, 1,
                           stream);
-}
-
-}  // namespace
-
-CUresult EnqueueRuns(const Driver& driver, std::span<const CopyRun> runs, std::byte* slot,
-                     Direction direction, CUstream stream) {
-  if (driver.CopyBatch != nullptr && runs.size() > 1) {
-    return EnqueueBatch(driver, runs, slot, direction, stream);
-  }
-  for (const CopyRun& run : runs) {
-    std::byte* on_host = slot + run.slot_offset;
-    const CUresult result = direction == Direction::kToHost
-                                ? driver.CopyToHost(on_host, run.device, run.bytes, stream)
-                                : driver.CopyToDevice(run.device, on_host, run.bytes, stream);
-    if (result != CUDA_SUCCESS) return result;
-  }
-  return CUDA_SUCCESS;
 }
 
 }  // namespace holdfast::cuda

@@ -78,7 +78,10 @@ CopySchedule Scattered(CUdeviceptr device, uint64_t run_bytes, bool gather) {
                       run_bytes, 0, 0});
   }
   const uint64_t below = gather ? std::numeric_limits<uint64_t>::max() : 0;
-  return MakeSchedule(pieces, {kScratchBytes, pieces.size()}, [&](int32_t) { return below; });
+  return MakeSchedule(pieces,
+                      {.limits = {kScratchBytes, pieces.size()},
+                       .gather_below = [&](int32_t) { return below; },
+                       .same_allocation = [](int32_t, uint64_t, uint64_t) { return true; }});
 }
 
 /// Returns the least seconds of several rounds of `enqueue`; after an error, `result` is set.

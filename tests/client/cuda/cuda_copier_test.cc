@@ -34,12 +34,18 @@ std::vector<holdfast_device_piece> RandomPieces(Random& random) {
   return pieces;
 }
 
+/// One allocation; the second device has no kernel.
+ScheduleRules Rules(ScheduleLimits limits, uint64_t gather_below = 0) {
+  return {.limits = limits,
+          .gather_below = [=](int32_t index) { return index == 0 ? gather_below : 0; },
+          .same_allocation = [](int32_t, uint64_t, uint64_t) { return true; }};
+}
+
 TEST(CopyScheduleTest, GroupsHaveEveryPieceInOrderWithinTheLimits) {
   Random random(3);
   for (int round = 0; round < 300; ++round) {
     const std::vector<holdfast_device_piece> pieces = RandomPieces(random);
-    const CopySchedule schedule =
-        MakeSchedule(pieces, {2000, 16}, [](int32_t) -> uint64_t { return 0; });
+    const CopySchedule schedule = MakeSchedule(pieces, Rules({2000, 16}));
     size_t next = 0;
     for (const CopyGroup& group : schedule.groups) {
       EXPECT_EQ(group.begin, next);
@@ -63,9 +69,7 @@ TEST(CopyScheduleTest, EveryByteIsInOneRunOrItem) {
   for (int round = 0; round < 300; ++round) {
     const std::vector<holdfast_device_piece> pieces = RandomPieces(random);
     const uint64_t below = random.Below(60'000);
-    // The second device has no kernel.
-    const CopySchedule schedule = MakeSchedule(
-        pieces, {100'000, 64}, [&](int32_t index) -> uint64_t { return index == 0 ? below : 0; });
+    const CopySchedule schedule = MakeSchedule(pieces, Rules({100'000, 64}, below));
     for (const CopyGroup& group : schedule.groups) {
       std::map<uint64_t, uint64_t> expected;  // byte of the slot → address on the device
       for (size_t i = group.begin; i < group.end; ++i) {
@@ -103,16 +107,23 @@ TEST(CopyScheduleTest, EveryByteIsInOneRunOrItem) {
 
 TEST(CopyScheduleTest, PiecesThatAreContiguousOnBothSidesAreOneRun) {
   std::vector<holdfast_device_piece> pieces;
-  for (uint64_t i = 0; i < 4; ++i) {
+  for (uint64_t i = 0; i < 6; ++i) {
     const uint64_t gap = i < 2 ? 0 : 512;  // the third piece begins later on the device
     pieces.push_back({reinterpret_cast<void*>(4096 + i * 100 + gap), 7 + i * 100, 100, 0, 0});
   }
-  const CopySchedule schedule =
-      MakeSchedule(pieces, {1 << 20, 100}, [](int32_t) -> uint64_t { return 0; });
-  ASSERT_EQ(schedule.runs.size(), 2u);
+  ScheduleRules rules = Rules({1 << 20, 100});
+  // The fifth piece is in another allocation, which begins where the first one ends.
+  constexpr uint64_t kSecond = 4096 + 400 + 512;
+  rules.same_allocation = [](int32_t, uint64_t one, uint64_t other) {
+    return (one < kSecond) == (other < kSecond);
+  };
+  const CopySchedule schedule = MakeSchedule(pieces, rules);
+  ASSERT_EQ(schedule.runs.size(), 3u);
   EXPECT_EQ(schedule.runs[0].bytes, 200u);
   EXPECT_EQ(schedule.runs[1].device, 4096u + 712u);
   EXPECT_EQ(schedule.runs[1].slot_offset, 207u);
+  EXPECT_EQ(schedule.runs[1].bytes, 200u);
+  EXPECT_EQ(schedule.runs[2].device, kSecond);
 }
 
 using CudaCopierTest = CopierFixture;

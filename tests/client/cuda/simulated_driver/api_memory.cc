@@ -46,6 +46,13 @@ CUresult cuMemAlloc(CUdeviceptr* address, size_t bytes) {
   return *address == 0 ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 
+CUresult cuMemGetAddressRange(CUdeviceptr* base, size_t* bytes, CUdeviceptr address) {
+  Call call(__func__);
+  if (call.failed()) return call.result;
+  return call.machine.memory.FindAllocation(address, base, bytes) ? CUDA_SUCCESS
+                                                                  : CUDA_ERROR_NOT_FOUND;
+}
+
 CUresult cuMemFree(CUdeviceptr address) {
   Call call(__func__, Call::Needs::kContextEvenIfBroken);
   if (call.failed()) return call.result;

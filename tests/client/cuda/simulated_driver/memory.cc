@@ -32,6 +32,15 @@ bool Memory::IsDevice(CUdeviceptr address) const {
   return begin_ != 0 && address >= begin_ && address < begin_ + kAddressBytes;
 }
 
+bool Memory::FindAllocation(CUdeviceptr address, CUdeviceptr* base, size_t* bytes) const {
+  auto after = allocations_.upper_bound(address);
+  if (after == allocations_.begin()) return false;
+  const auto& [begin, allocation] = *std::prev(after);
+  *base = begin;
+  *bytes = allocation.bytes;
+  return address - begin < allocation.bytes;
+}
+
 std::shared_ptr<std::byte> Memory::Find(CUdeviceptr address, size_t bytes) const {
   auto after = allocations_.upper_bound(address);
   if (after == allocations_.begin()) return nullptr;

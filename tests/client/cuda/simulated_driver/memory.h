@@ -26,6 +26,8 @@ class Memory {
   CUdeviceptr Allocate(int device, size_t bytes);
   bool Free(CUdeviceptr address);
   bool IsDevice(CUdeviceptr address) const;
+  /// Gets the live allocation of an address. Returns false when there is none.
+  bool FindAllocation(CUdeviceptr address, CUdeviceptr* base, size_t* bytes) const;
   /// Returns the bytes; null unless all of them are in one live allocation. They stay valid while
   /// the result exists.
   std::shared_ptr<std::byte> Find(CUdeviceptr address, size_t bytes) const;
