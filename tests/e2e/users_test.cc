@@ -52,6 +52,9 @@ class UsersTest : public ::testing::Test {
     cluster_.emplace(options);
     const Status started = cluster_->Start();
     ASSERT_TRUE(started.ok()) << started.ToString();
+    // Agents also answer without a coordinator, which starts at the same time.
+    constexpr int kUnreachable = 5;
+    ASSERT_TRUE(WaitUntil([&] { return Root({"status"}).exit_code != kUnreachable; }, kTimeout));
   }
   void TearDown() override {
     cluster_.reset();
