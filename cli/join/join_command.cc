@@ -184,7 +184,7 @@ class JoinCommand : public Command {
 
   Status CheckReply(const coordinator::EnrollReply& reply, const certificates::JoinToken& token,
                     const certificates::PrivateKey& key, Context& context) const {
-    const Status bad = InternalError("the coordinator sent a certificate that is not for this key");
+    Status bad = InternalError("the coordinator sent a certificate that is not for this key");
     auto certificate = certificates::Certificate::FromPem(reply.certificate_pem());
     auto accepted = certificates::Certificate::AllFromPem(reply.ca_pem());
     if (!certificate || !accepted || certificate->Hash() != key.Hash()) return bad;

@@ -66,7 +66,7 @@ grpc::Status TrustFollower::FollowOnce(size_t coordinator) {
   const auto stream = stub.WatchTrust(&context, coordinator::WatchTrustRequest());
   coordinator::Trust trust;
   while (stream->Read(&trust)) Accept(trust);
-  const grpc::Status ended = stream->Finish();
+  grpc::Status ended = stream->Finish();
   {
     MutexLock lock(mutex_);
     call_ = nullptr;
