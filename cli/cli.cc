@@ -80,6 +80,8 @@ void AddGlobalOptions(CLI::App& app, GlobalOptions& options, RawOptions& raw) {
   app.add_option("--tls-ca", options.tls_ca, "PEM file of the CA that signed the servers");
   app.add_option("--tls-cert", options.tls_cert, "PEM file of this operator's certificate");
   app.add_option("--tls-key", options.tls_key, "PEM file of that certificate's key");
+  app.add_flag("--insecure-loopback", options.insecure_loopback,
+               "Permit loopback addresses without TLS, where other users may listen");
 }
 
 /// Drops gRPC's own log: the command prints better messages for the same errors.

@@ -32,102 +32,130 @@ Status CheckEndpoint(std::string_view key, const std::string& text) {
   return endpoint ? Status::Ok() : endpoint.error().WithContext(key);
 }
 
+void BindNode(AgentConfig& config, ConfigSchema& schema) {
+  schema.Add("cluster", &config.cluster,
+             "Name of the cluster; data directories of another cluster are refused.");
+  schema.Add("node", &config.node, "Name of this node, unique in the cluster.");
+  schema.Add("coordinator", &config.coordinator,
+             "Address of the coordinator: unix:/path or host:port. Of several coordinators: all "
+             "addresses, separated by commas. host:port only with [tls], or with "
+             "insecure_loopback.");
+  schema.Add(
+      "data_listen", &config.data_listen,
+      "Address for shard readers (agents, operators): unix:/path or host:port (port 0: any). "
+      "Empty: data.sock in run_dir.");
+  schema.Add("insecure_loopback", &config.tls.insecure_loopback,
+             "Permit TCP over loopback without [tls]. Every user of this machine can reach such an "
+             "address, and listen at it while the process it belongs to does not run.");
+  schema.Add("run_dir", &config.run_dir,
+             "Folder of the sockets: agent.sock for trainers, keeper.sock for the keeper.");
+  schema.Add("data_dirs", &config.data_dirs,
+             "Folders for versions, one per device; each shard is split over all of them.");
+  schema.Add("log_level", &config.log_level, "debug, info, warn or error.");
+  schema.Add(
+      "labels", &config.labels,
+      "Location of this node, as name=value; a parity group spans nodes of several rack=… values.");
+}
+
+void BindStorage(AgentConfig& config, ConfigSchema& schema) {
+  schema.AddBytes("arena.bytes", &config.arena_bytes,
+                  "Memory for checkpoints on this node, for all slots of all ranks.");
+  schema.Add("arena.start_keeper", &config.start_keeper,
+             "Start a keeper when none answers; false: another unit or container runs "
+             "holdfast-keeper.");
+  schema.Add("disk.every", &config.disk_every_steps,
+             "Write every k-th step to disk; 0: as often as the disks keep up.", 0, 1'000'000'000);
+  schema.Add("io.io_uring", &config.io_uring, "Use io_uring where the kernel allows it.");
+  schema.Add("io.direct", &config.direct, "Use O_DIRECT where the file system allows it.");
+  schema.Add("io.queue_depth", &config.queue_depth, "I/O operations in flight per file.", 1, 1024);
+}
+
+void BindPeers(AgentConfig& config, ConfigSchema& schema) {
+  schema.Add(
+      "peers.enabled", &config.peers_enabled,
+      "Protect the memory of jobs by parity on other nodes. If false, the node still serves shards "
+      "that other nodes restore.");
+  schema.Add("peers.every", &config.peer_every_steps,
+             "Protect every k-th step; 0: as often as the peers keep up.", 0, 1'000'000'000);
+  schema.Add("peers.build_timeout_ms", &config.peer_build_timeout_ms,
+             "Skip a version whose parity takes longer than this.", 100, 3'600'000);
+  config.peers.Bind(schema);
+}
+
+void BindRemote(AgentConfig& config, ConfigSchema& schema) {
+  schema.Add("remote.url", &config.remote_url,
+             "Directory of tier remote, which all nodes mount: file:///path. Empty: none.");
+  schema.Add("remote.requests_in_flight", &config.remote_requests_in_flight,
+             "Writes or reads in flight for each shard at tier remote.", 1, 1024);
+  schema.Add("remote.shards_at_once", &config.remote_shards_at_once,
+             "Shards that this node copies to or from tier remote at the same time.", 1, 64);
+  schema.Add("files.group", &config.files_group,
+             "Group that may read the files of versions, on disk and at tier remote (mode 0640). "
+             "They belong to the user of their job where the agent may set that. Empty: none "
+             "(0600).");
+  schema.AddBytes(
+      "scrub.bytes_per_s", &config.scrub_bytes_per_s,
+      "Rate at which shards in memory and on disk are read again to find decay; 0: never.");
+  schema.Add("scrub.pause_ms", &config.scrub_pause_ms,
+             "Pause between two such passes and before the first.", 10, 604'800'000);
+}
+
+void BindLimits(AgentConfig& config, ConfigSchema& schema) {
+  schema.Add("limits.sessions_per_user", &config.sessions_per_user,
+             "Trainers of one user that can be connected. Root and this agent's user have no "
+             "separate limit.",
+             1, 896);
+  schema.Add("limits.silent_per_user", &config.silent_per_user,
+             "Connections of one user that have not sent a Hello; the oldest is closed for a new "
+             "one.",
+             1, 896);
+  schema.Add("limits.arena_percent_per_user", &config.arena_percent_per_user,
+             "Share of arena.bytes that one user other than root may have, in percent.", 1, 100);
+  schema.Add("shutdown.grace_s", &config.shutdown_grace_s,
+             "Time in which an agent that is stopped brings the newest version to disk. Service "
+             "managers must leave 30 s more before they kill it.",
+             0, 3'600);
+}
+
+void BindWorkers(AgentConfig& config, ConfigSchema& schema) {
+  schema.Add("workers.enabled", &config.workers_enabled,
+             "Launch the workers of `holdfast run`, as the user who asks for the run. An agent "
+             "that is not root needs CAP_SETUID and CAP_SETGID for other users than its own.");
+  schema.Add("workers.address", &config.workers_address,
+             "Address of this node for workers on other nodes (MASTER_ADDR).");
+  schema.Add("workers.log_dir", &config.workers_log_dir,
+             "Folder for the output of workers: <job>/<launch>/rank-<r>.log; the newest five "
+             "launches stay.");
+  schema.Add("workers.default_user", &config.workers_default_user,
+             "User of the workers whose run names no user, since an earlier version recorded it. "
+             "Empty: such workers are refused.");
+}
+
+void BindAccess(AgentConfig& config, ConfigSchema& schema) {
+  schema.Add("gpus.nvml_library", &config.nvml_library,
+             "Library of the NVIDIA driver that reports errors of the node's GPUs (Xids), used "
+             "where it exists; empty: never.");
+  config.metrics.Bind(schema);
+  config.access.Bind(schema, /*coordinator=*/false);
+  schema.Add("tls.ca", &config.tls.ca, "PEM file of the authority that both sides trust.");
+  schema.Add("tls.cert", &config.tls.cert, "PEM file of this node's certificate.");
+  schema.Add("tls.key", &config.tls.key, "PEM file of that certificate's private key.");
+  schema.Add(
+      "tls.renew", &config.tls_renew,
+      "Renew the certificate at the coordinator after two thirds of its time, and keep tls.ca "
+      "as the coordinator has it. `holdfast join` sets this; false for certificates of "
+      "another issuer. tls.cert and tls.key should be one file.");
+  config.access.BindNames(schema);
+}
+
 }  // namespace
 
 AgentConfig::AgentConfig() : node(HostName()) {}
 
 void AgentConfig::Bind(ConfigSchema& schema) {
-  schema.Add("cluster", &cluster,
-             "Name of the cluster; data directories of another cluster are refused.");
-  schema.Add("node", &node, "Name of this node, unique in the cluster.");
-  schema.Add("coordinator", &coordinator,
-             "Address of the coordinator: unix:/path or host:port. Of several coordinators: all "
-             "addresses, separated by commas. host:port only with [tls], or with "
-             "insecure_loopback.");
-  schema.Add(
-      "data_listen", &data_listen,
-      "Address for shard readers (agents, operators): unix:/path or host:port (port 0: any). "
-      "Empty: data.sock in run_dir.");
-  schema.Add("insecure_loopback", &tls.insecure_loopback,
-             "Permit TCP over loopback without [tls]. Every user of this machine can reach such an "
-             "address, and listen at it while the process it belongs to does not run.");
-  schema.Add("run_dir", &run_dir,
-             "Folder of the sockets: agent.sock for trainers, keeper.sock for the keeper.");
-  schema.Add("data_dirs", &data_dirs,
-             "Folders for versions, one per device; each shard is split over all of them.");
-  schema.Add("log_level", &log_level, "debug, info, warn or error.");
-  schema.Add(
-      "labels", &labels,
-      "Location of this node, as name=value; a parity group spans nodes of several rack=… values.");
-  schema.AddBytes("arena.bytes", &arena_bytes,
-                  "Memory for checkpoints on this node, for all slots of all ranks.");
-  schema.Add("arena.start_keeper", &start_keeper,
-             "Start a keeper when none answers; false: another unit or container runs "
-             "holdfast-keeper.");
-  schema.Add("disk.every", &disk_every_steps,
-             "Write every k-th step to disk; 0: as often as the disks keep up.", 0, 1'000'000'000);
-  schema.Add("io.io_uring", &io_uring, "Use io_uring where the kernel allows it.");
-  schema.Add("io.direct", &direct, "Use O_DIRECT where the file system allows it.");
-  schema.Add("io.queue_depth", &queue_depth, "I/O operations in flight per file.", 1, 1024);
-  schema.Add(
-      "peers.enabled", &peers_enabled,
-      "Protect the memory of jobs by parity on other nodes. If false, the node still serves shards "
-      "that other nodes restore.");
-  schema.Add("peers.every", &peer_every_steps,
-             "Protect every k-th step; 0: as often as the peers keep up.", 0, 1'000'000'000);
-  schema.Add("peers.build_timeout_ms", &peer_build_timeout_ms,
-             "Skip a version whose parity takes longer than this.", 100, 3'600'000);
-  peers.Bind(schema);
-  schema.Add("remote.url", &remote_url,
-             "Directory of tier remote, which all nodes mount: file:///path. Empty: none.");
-  schema.Add("remote.requests_in_flight", &remote_requests_in_flight,
-             "Writes or reads in flight for each shard at tier remote.", 1, 1024);
-  schema.Add("remote.shards_at_once", &remote_shards_at_once,
-             "Shards that this node copies to or from tier remote at the same time.", 1, 64);
-  schema.AddBytes(
-      "scrub.bytes_per_s", &scrub_bytes_per_s,
-      "Rate at which shards in memory and on disk are read again to find decay; 0: never.");
-  schema.Add("scrub.pause_ms", &scrub_pause_ms,
-             "Pause between two such passes and before the first.", 10, 604'800'000);
-  schema.Add("limits.sessions_per_user", &sessions_per_user,
-             "Trainers of one user that can be connected. Root and this agent's user have no "
-             "separate limit.",
-             1, 896);
-  schema.Add("limits.silent_per_user", &silent_per_user,
-             "Connections of one user that have not sent a Hello; the oldest is closed for a new "
-             "one.",
-             1, 896);
-  schema.Add("limits.arena_percent_per_user", &arena_percent_per_user,
-             "Share of arena.bytes that one user other than root may have, in percent.", 1, 100);
-  schema.Add("shutdown.grace_s", &shutdown_grace_s,
-             "Time in which an agent that is stopped brings the newest version to disk. Service "
-             "managers must leave 30 s more before they kill it.",
-             0, 3'600);
-  schema.Add("workers.enabled", &workers_enabled,
-             "Launch the workers of `holdfast run`, as the user who asks for the run. An agent "
-             "that is not root needs CAP_SETUID and CAP_SETGID for other users than its own.");
-  schema.Add("workers.address", &workers_address,
-             "Address of this node for workers on other nodes (MASTER_ADDR).");
-  schema.Add("workers.log_dir", &workers_log_dir,
-             "Folder for the output of workers: <job>/<launch>/rank-<r>.log; the newest five "
-             "launches stay.");
-  schema.Add("workers.default_user", &workers_default_user,
-             "User of the workers whose run names no user, since an earlier version recorded it. "
-             "Empty: such workers are refused.");
-  schema.Add("gpus.nvml_library", &nvml_library,
-             "Library of the NVIDIA driver that reports errors of the node's GPUs (Xids), used "
-             "where it exists; empty: never.");
-  metrics.Bind(schema);
-  access.Bind(schema, /*coordinator=*/false);
-  schema.Add("tls.ca", &tls.ca, "PEM file of the authority that both sides trust.");
-  schema.Add("tls.cert", &tls.cert, "PEM file of this node's certificate.");
-  schema.Add("tls.key", &tls.key, "PEM file of that certificate's private key.");
-  schema.Add(
-      "tls.renew", &tls_renew,
-      "Renew the certificate at the coordinator after two thirds of its time, and keep tls.ca "
-      "as the coordinator has it. `holdfast join` sets this; false for certificates of "
-      "another issuer. tls.cert and tls.key should be one file.");
-  access.BindNames(schema);
+  for (const auto bind :
+       {BindNode, BindStorage, BindPeers, BindRemote, BindLimits, BindWorkers, BindAccess})
+    bind(*this, schema);
 }
 
 AgentConfig AgentConfig::Resolved() const {

@@ -39,6 +39,7 @@ struct AgentConfig {
   std::string remote_url;  // empty: no tier remote
   int64_t remote_requests_in_flight = 4;
   int64_t remote_shards_at_once = 2;
+  std::string files_group;  // empty: none
   uint64_t scrub_bytes_per_s = 64ULL << 20;
   int64_t scrub_pause_ms = 3'600'000;
   int64_t shutdown_grace_s = 30;

@@ -20,6 +20,7 @@
 #include "agent/server/agent_identity.h"
 #include "agent/server/certificate_keeper.h"
 #include "agent/server/data_service.h"
+#include "agent/server/file_owners.h"
 #include "agent/server/grpc_link.h"
 #include "agent/server/host_warnings.h"
 #include "agent/server/metrics.h"
@@ -141,6 +142,8 @@ class AgentApplication final : public Application {
   const ServiceManager manager_;
   const WorkerDefaults worker_defaults_;
   UniqueFd lock_;
+  coord::JobOwners owners_;
+  std::unique_ptr<FileOwners> file_owners_;
   std::unique_ptr<Volume> volume_;
   PerTier<TierStore*> shared_tiers_{};
   std::unique_ptr<TierStore> remote_;
@@ -155,7 +158,6 @@ class AgentApplication final : public Application {
   std::unique_ptr<TelemetrySender> telemetry_;
   certificates::RevokedNames revoked_;
   std::unique_ptr<CertificateKeeper> certificates_;  // null: no TLS
-  coord::JobOwners owners_;
   std::unique_ptr<DataService> data_;
   std::unique_ptr<coord::GuardedService> guarded_data_;
   std::unique_ptr<coord::ApiServer> data_server_;
@@ -178,7 +180,8 @@ Status AgentApplication::OpenVolume() {
     dirs.push_back(std::move(dir));
   }
   io_warning_ = IoWarning(dirs);
-  VolumeOptions options{config_.cluster, config_.node, io};
+  VolumeOptions options{config_.cluster, config_.node, io,
+                        [this](const std::string& job) { return file_owners_->Of(job); }};
   HOLDFAST_ASSIGN_OR_RETURN(volume_, Volume::Open(std::move(dirs), options, Clock::Real()));
   for (const std::string& text : volume_->recovery().quarantined) {
     Log(LogLevel::kWarn, "Quarantined", {Kv("what", text)});
@@ -194,6 +197,7 @@ Status AgentApplication::OpenRemote() {
   options.io.io_uring = config_.io_uring;
   options.io.direct = config_.direct;
   options.io.queue_depth = static_cast<uint32_t>(config_.remote_requests_in_flight);
+  options.access = [this](const std::string& job) { return file_owners_->Of(job); };
   // Nothing is opened here: a file system that hangs must not delay the start.
   remote_ =
       std::make_unique<RemoteDirectory>(FileSystemRoot(path, options.io), options, Clock::Real());
@@ -220,6 +224,8 @@ Status AgentApplication::Open() {
   HOLDFAST_RETURN_IF_ERROR(config_.CheckStart());
   HOLDFAST_ASSIGN_OR_RETURN(auto coordinators,
                             coord::LeaderChannel::Make(config_.coordinator, config_.tls));
+  HOLDFAST_ASSIGN_OR_RETURN(const auto group, FindFileGroup(config_.files_group));
+  file_owners_ = std::make_unique<FileOwners>(owners_, group);
   HOLDFAST_RETURN_IF_ERROR(MakeRunDir(config_.run_dir));
   HOLDFAST_ASSIGN_OR_RETURN(lock_, LockRunDir(config_.run_dir));
   HOLDFAST_RETURN_IF_ERROR(OpenVolume());

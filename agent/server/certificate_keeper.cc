@@ -14,9 +14,6 @@ namespace {
 using certificates::Certificate;
 
 constexpr std::chrono::seconds kLookInterval(1);
-constexpr std::chrono::seconds kFollowPause(1);
-// A coordinator of an older version does not know the service.
-constexpr std::chrono::seconds kUnknownPause(60);
 constexpr std::chrono::seconds kRenewPauseMax(60);
 constexpr int64_t kRenewTimeoutSeconds = 10;
 constexpr int64_t kNanosPerSec = 1'000'000'000;
@@ -30,13 +27,15 @@ CertificateKeeper::CertificateKeeper(const coord::TlsFiles& tls, bool renew,
       files_{tls.cert, tls.key},
       renew_(renew),
       coordinators_(std::move(coordinators)),
-      revoked_(revoked),
-      clock_(clock) {}
+      clock_(clock),
+      follower_(
+          *coordinators_, revoked, [this](const coordinator::Trust& trust) { Accept(trust); },
+          clock) {}
 
 CertificateKeeper::~CertificateKeeper() { Stop(); }
 
 void CertificateKeeper::Start() {
-  follow_thread_ = std::thread([this] { FollowLoop(); });
+  follower_.Start();
   if (renew_) renew_thread_ = std::thread([this] { RenewLoop(); });
 }
 
@@ -44,12 +43,10 @@ void CertificateKeeper::Stop() {
   {
     MutexLock lock(mutex_);
     stopping_ = true;
-    for (grpc::ClientContext* call : {following_, renewing_}) {
-      if (call != nullptr) call->TryCancel();
-    }
+    if (renewing_ != nullptr) renewing_->TryCancel();
   }
   wake_.NotifyAll();
-  if (follow_thread_.joinable()) follow_thread_.join();
+  follower_.Stop();
   if (renew_thread_.joinable()) renew_thread_.join();
 }
 
@@ -60,53 +57,7 @@ bool CertificateKeeper::Pause(Clock::Duration time) {
   return !stopping_;
 }
 
-bool CertificateKeeper::BeginCall(grpc::ClientContext* context, grpc::ClientContext** place) {
-  MutexLock lock(mutex_);
-  if (stopping_) return false;
-  *place = context;
-  return true;
-}
-
-void CertificateKeeper::EndCall(grpc::ClientContext** place) {
-  MutexLock lock(mutex_);
-  *place = nullptr;
-}
-
-void CertificateKeeper::FollowLoop() {
-  for (;;) {
-    const grpc::Status ended = FollowOnce(coordinators_->current());
-    const bool unknown = ended.error_code() == grpc::StatusCode::UNIMPLEMENTED;
-    if (!Pause(unknown ? kUnknownPause : kFollowPause)) return;
-  }
-}
-
-grpc::Status CertificateKeeper::FollowOnce(size_t coordinator) {
-  grpc::ClientContext context;
-  if (!BeginCall(&context, &following_)) return grpc::Status::CANCELLED;
-  Service::Stub stub(coordinators_->channel(coordinator));
-  const auto stream = stub.WatchTrust(&context, coordinator::WatchTrustRequest());
-  coordinator::Trust trust;
-  while (stream->Read(&trust)) Accept(trust);
-  const grpc::Status ended = stream->Finish();
-  EndCall(&following_);
-  if (ended.error_code() == grpc::StatusCode::PERMISSION_DENIED) {
-    Log(LogLevel::kError, "CertificateRefused", {Kv("why", ended.error_message())});
-  }
-  if (ended.error_code() == grpc::StatusCode::UNAVAILABLE) {
-    coordinators_->Follow(coordinator, context);
-  }
-  return ended;
-}
-
 void CertificateKeeper::Accept(const coordinator::Trust& trust) {
-  certificates::RevokedNames::Times times;
-  for (const coordinator::Revoked& one : trust.revoked()) {
-    times[{one.role(), one.name()}] = one.before_s();
-  }
-  const size_t count = times.size();
-  if (revoked_.Replace(std::move(times))) {
-    Log(LogLevel::kInfo, "RevokedNamesChanged", {Kv("names", count)});
-  }
   if (!renew_ || trust.ca_pem().empty()) return;
   const auto before = certificates::ReadSmallFile(tls_.ca);
   if (!before || *before != trust.ca_pem()) {
@@ -169,11 +120,18 @@ Status CertificateKeeper::Renew() {
   grpc::ClientContext context;
   context.set_deadline(gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
                                     gpr_time_from_seconds(kRenewTimeoutSeconds, GPR_TIMESPAN)));
-  if (!BeginCall(&context, &renewing_)) return CancelledError("the agent is stopping");
+  {
+    MutexLock lock(mutex_);
+    if (stopping_) return CancelledError("the agent is stopping");
+    renewing_ = &context;
+  }
   const size_t asked = coordinators_->current();
-  Service::Stub stub(coordinators_->channel(asked));
+  coordinator::Certificates::Stub stub(coordinators_->channel(asked));
   const grpc::Status finished = stub.Renew(&context, request, &reply);
-  EndCall(&renewing_);
+  {
+    MutexLock lock(mutex_);
+    renewing_ = nullptr;
+  }
   HOLDFAST_RETURN_IF_ERROR(coord::FromGrpc(finished, coordinators_->address(asked)));
   HOLDFAST_RETURN_IF_ERROR(coord::FromProto(reply.outcome()));
   HOLDFAST_ASSIGN_OR_RETURN(const Certificate next, Certificate::FromPem(reply.certificate_pem()));

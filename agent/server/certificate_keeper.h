@@ -13,13 +13,14 @@
 #include "base/mutex.h"
 #include "coordinator/api/certificates.grpc.pb.h"
 #include "coordinator/api/leader_channel.h"
+#include "coordinator/api/trust_follower.h"
 
 namespace holdfast::agent {
 
 /// Keeps what the agent needs to check certificates: the revoked names and, with `renew`, its own
-/// certificate and the accepted authorities. One thread follows the coordinator's stream of
-/// changes. The other one renews the certificate after two thirds of its time, or when another
-/// authority issues. Servers and channels read changed files again. Thread-safe.
+/// certificate and the accepted authorities. One thread renews the certificate after two thirds of
+/// its time, or when another authority issues. Servers and channels read changed files again.
+/// Thread-safe.
 class CertificateKeeper {
  public:
   /// `revoked` and `clock` outlive the keeper. `coordinators` has separate connections.
@@ -32,10 +33,7 @@ class CertificateKeeper {
   void Stop();
 
  private:
-  using Service = coordinator::Certificates;
-
-  void FollowLoop();
-  grpc::Status FollowOnce(size_t coordinator);
+  /// Takes over the accepted authorities.
   void Accept(const coordinator::Trust& trust);
   void RenewLoop();
   /// Whether the certificate must be replaced now.
@@ -43,23 +41,19 @@ class CertificateKeeper {
   Status Renew();
   /// Returns false when stopping.
   bool Pause(Clock::Duration time);
-  bool BeginCall(grpc::ClientContext* context, grpc::ClientContext** place);
-  void EndCall(grpc::ClientContext** place);
 
   const coord::TlsFiles tls_;
   const certificates::IdentityFiles files_;
   const bool renew_;
   const std::unique_ptr<coord::LeaderChannel> coordinators_;
-  certificates::RevokedNames& revoked_;
   Clock& clock_;
+  coord::TrustFollower follower_;
 
   mutable Mutex mutex_;
   CondVar wake_;
   bool stopping_ HOLDFAST_GUARDED_BY(mutex_) = false;
   std::string issuer_hash_ HOLDFAST_GUARDED_BY(mutex_);
-  grpc::ClientContext* following_ HOLDFAST_GUARDED_BY(mutex_) = nullptr;
   grpc::ClientContext* renewing_ HOLDFAST_GUARDED_BY(mutex_) = nullptr;
-  std::thread follow_thread_;
   std::thread renew_thread_;
 };
 

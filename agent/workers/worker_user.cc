@@ -11,6 +11,8 @@
 #include <array>
 #include <cerrno>
 
+#include "base/capabilities.h"
+
 namespace holdfast::agent {
 namespace {
 constexpr int kGroupsMax = 65'536;
@@ -27,14 +29,6 @@ WorkerUser UserOf(const passwd& entry) {
   if (user.home.empty()) user.home = "/";
   if (user.shell.empty()) user.shell = "/bin/sh";
   return user;
-}
-
-bool HasCapability(int capability) {
-  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
-  std::array<__user_cap_data_struct, 2> data{};
-  if (::syscall(SYS_capget, &header, data.data()) != 0) return false;
-  const auto index = static_cast<size_t>(CAP_TO_INDEX(capability));
-  return (data[index].effective & CAP_TO_MASK(capability)) != 0;
 }
 }  // namespace
 

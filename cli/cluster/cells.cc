@@ -1,5 +1,9 @@
 #include "cli/cluster/cells.h"
 
+#include <algorithm>
+
+#include "base/tiers.h"
+
 namespace holdfast::cli {
 
 Cell StateCell(const coordinator::NodeStatus& node) {
@@ -16,6 +20,13 @@ Tone ToneOf(view::HealthLevel level) {
       return Tone::kBad;
   }
   return Tone::kBad;
+}
+
+std::string TierTitle(Tier tier) {
+  std::string title(TraitsOf(tier).name);
+  std::transform(title.begin(), title.end(), title.begin(),
+                 [](char c) { return static_cast<char>(c - 'a' + 'A'); });
+  return title;
 }
 
 }  // namespace holdfast::cli

@@ -20,10 +20,9 @@ constexpr int64_t kTriesOfAll = 5;
 }  // namespace
 
 Result<CoordinatorClient> CoordinatorClient::Open(const GlobalOptions& options) {
-  HOLDFAST_ASSIGN_OR_RETURN(
-      auto coordinators,
-      coord::LeaderChannel::Make(options.endpoint,
-                                 {options.tls_ca, options.tls_cert, options.tls_key}));
+  HOLDFAST_RETURN_IF_ERROR(CheckMayCall(options.endpoint, options));
+  HOLDFAST_ASSIGN_OR_RETURN(auto coordinators,
+                            coord::LeaderChannel::Make(options.endpoint, TlsOf(options)));
   return CoordinatorClient(std::move(coordinators), "the coordinator at " + options.endpoint,
                            options.timeout_ms);
 }

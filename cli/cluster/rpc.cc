@@ -3,16 +3,39 @@
 #include <fmt/format.h>
 
 #include "base/endpoint.h"
-#include "coordinator/api/channel.h"
 #include "coordinator/api/convert.h"
 
 namespace holdfast::cli {
 
+coord::TlsFiles TlsOf(const GlobalOptions& options) {
+  coord::TlsFiles tls{options.tls_ca, options.tls_cert, options.tls_key};
+  tls.insecure_loopback = options.insecure_loopback;
+  return tls;
+}
+
+Status CheckMayCall(const std::string& endpoints, const GlobalOptions& options) {
+  const coord::TlsFiles tls = TlsOf(options);
+  HOLDFAST_ASSIGN_OR_RETURN(const auto list, ParseEndpointList(endpoints));
+  for (const Endpoint& one : list) {
+    const bool plain_loopback =
+        !tls.configured() && one.kind == Endpoint::Kind::kTcp && one.IsLocal();
+    if (!plain_loopback || tls.insecure_loopback) continue;
+    return InvalidArgumentError(fmt::format(
+        "{} is a loopback address, and no TLS is configured: any user of this machine may listen "
+        "there instead of the server. Use unix:/path, or set --tls-ca, --tls-cert and --tls-key, "
+        "or --insecure-loopback (in cli.toml: insecure-loopback = true) on a machine without "
+        "other users",
+        one.ToString()));
+  }
+  return Status::Ok();
+}
+
 Result<std::shared_ptr<grpc::Channel>> OpenChannel(const std::string& endpoint,
                                                    const GlobalOptions& options) {
   HOLDFAST_ASSIGN_OR_RETURN(Endpoint parsed, ParseEndpoint(endpoint));
+  HOLDFAST_RETURN_IF_ERROR(CheckMayCall(endpoint, options));
   // Seals grow with their shards, so agents need the larger message limit, too.
-  return coord::MakeChannel(parsed, {options.tls_ca, options.tls_cert, options.tls_key});
+  return coord::MakeChannel(parsed, TlsOf(options));
 }
 
 Status FromTransport(const grpc::Status& status, const std::string& peer, int64_t timeout_ms,

@@ -10,8 +10,17 @@
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "cli/core/options.h"
+#include "coordinator/api/channel.h"
 
 namespace holdfast::cli {
+
+/// Returns the TLS options.
+coord::TlsFiles TlsOf(const GlobalOptions& options);
+
+/// Returns OK if every server of `endpoints`, in the --endpoint syntax, may be called with these
+/// options. InvalidArgument: an address without TLS that is neither a unix socket nor, with
+/// --insecure-loopback, a loopback address; the message names the remedy.
+Status CheckMayCall(const std::string& endpoints, const GlobalOptions& options);
 
 /// Creates a channel from an endpoint in the --endpoint syntax and the TLS options. Does not
 /// connect before the first call.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/config.h"
+#include "base/tiers.h"
 #include "cli/cluster/cells.h"
 #include "cli/cluster/commands.h"
 #include "cli/cluster/coordinator_client.h"
@@ -10,6 +11,7 @@
 #include "cli/core/command.h"
 #include "cli/core/text.h"
 #include "cli/core/version_json.h"
+#include "coordinator/api/tier_fields.h"
 #include "coordinator/view/health.h"
 #include "coordinator/view/status_json.h"
 
@@ -71,9 +73,14 @@ std::string Committed(const coordinator::Version& version, int64_t wall_nanos, i
   return wall_nanos == 0 ? text : text + " (" + AgeText(wall_nanos, now) + ")";
 }
 
-Cell RemoteCell(const coordinator::JobStatus& job, int64_t wall_nanos, int64_t now) {
-  std::string text = Committed(job.remote_committed(), wall_nanos, now);
-  const VersionId copying = FromProto(job.remote_copying());
+/// The version that is being copied to the tier; none at tiers without copies.
+VersionId CopyingTo(const coordinator::JobStatus& job, Tier tier) {
+  return tier == Tier::kRemote ? FromProto(job.remote_copying()) : VersionId{};
+}
+
+Cell TierCell(const coordinator::JobStatus& job, Tier tier, int64_t wall_nanos, int64_t now) {
+  const std::string text = Committed(coord::CommittedAt(job, tier), wall_nanos, now);
+  const VersionId copying = CopyingTo(job, tier);
   return {copying == VersionId{} ? text : text + ", copying " + ToString(copying)};
 }
 
@@ -96,22 +103,33 @@ Cell ParityCell(const coordinator::JobStatus& job, bool wide) {
   return {wide ? text + " of " + ToString(target) : text};
 }
 
-/// True if a version was or is being copied to tier remote. Most clusters have no such tier.
-bool HasRemote(const coordinator::GetStatusReply& status) {
-  return std::any_of(status.jobs().begin(), status.jobs().end(), [](const auto& job) {
-    return FromProto(job.remote_committed()) != VersionId{} ||
-           FromProto(job.remote_copying()) != VersionId{};
-  });
+/// The tiers that have a column: a shared one only where a version was or is being copied there, as
+/// most clusters have none, and in wide output.
+std::vector<Tier> ShownTiers(const coordinator::GetStatusReply& status, bool wide) {
+  std::vector<Tier> shown;
+  for (const TierTraits& traits : kTierTable) {
+    const Tier tier = traits.tier;
+    const bool used = std::any_of(status.jobs().begin(), status.jobs().end(), [&](const auto& job) {
+      return FromProto(coord::CommittedAt(job, tier)) != VersionId{} ||
+             CopyingTo(job, tier) != VersionId{};
+    });
+    if (wide || used || !IsShared(tier)) shown.push_back(tier);
+  }
+  return shown;
 }
 
-/// Writes one row per job; counters only in wide output, tier remote only where it is used.
+/// The progress of the parity is shown next to the tier that it makes.
+bool ShowsParity(Tier tier) { return TraitsOf(tier).reporter == TierReporter::kParity; }
+
+/// Writes one row per job; counters only in wide output.
 void WriteJobs(Output& output, const ClusterSnapshot& snapshot) {
-  const bool remote = output.wide() || HasRemote(snapshot.status);
-  std::vector<Column> columns = {{"JOB", false, true},     {"PHASE", false, false},
-                                 {"INC", true, false},     {"RANKS", true, false},
-                                 {"MEMORY", false, false}, {"PEER", false, false},
-                                 {"PARITY", false, false}, {"DISK", false, false}};
-  if (remote) columns.push_back({"REMOTE", false, false});
+  const std::vector<Tier> tiers = ShownTiers(snapshot.status, output.wide());
+  std::vector<Column> columns = {
+      {"JOB", false, true}, {"PHASE", false, false}, {"INC", true, false}, {"RANKS", true, false}};
+  for (const Tier tier : tiers) {
+    columns.push_back({TierTitle(tier), false, false});
+    if (ShowsParity(tier)) columns.push_back({"PARITY", false, false});
+  }
   columns.insert(columns.end(), {{"RESTORABLE", false, false}, {"PENDING", true, false}});
   if (output.wide()) {
     columns.insert(columns.end(), {{"COMMITTED", true, false},
@@ -123,16 +141,14 @@ void WriteJobs(Output& output, const ClusterSnapshot& snapshot) {
   for (const auto& job : snapshot.status.jobs()) {
     JobHealth seen = HealthOf(snapshot, job);
     int64_t now = snapshot.now_wall_nanos;
-    std::vector<Cell> row = {
-        {job.job()},
-        {seen.phase},
-        {std::to_string(job.incarnation())},
-        {fmt::format("{}/{}", job.ranks_joined(), job.world())},
-        {Committed(job.memory_committed(), seen.committed_wall_nanos[Tier::kMemory], now)},
-        {Committed(job.peer_committed(), seen.committed_wall_nanos[Tier::kPeer], now)},
-        ParityCell(job, output.wide()),
-        {Committed(job.disk_committed(), seen.committed_wall_nanos[Tier::kDisk], now)}};
-    if (remote) row.push_back(RemoteCell(job, seen.committed_wall_nanos[Tier::kRemote], now));
+    std::vector<Cell> row = {{job.job()},
+                             {seen.phase},
+                             {std::to_string(job.incarnation())},
+                             {fmt::format("{}/{}", job.ranks_joined(), job.world())}};
+    for (const Tier tier : tiers) {
+      row.push_back(TierCell(job, tier, seen.committed_wall_nanos[tier], now));
+      if (ShowsParity(tier)) row.push_back(ParityCell(job, output.wide()));
+    }
     row.push_back(RestorableCell(job));
     row.push_back({seen.pending_bytes > 0 ? fmt::format("{} ({})", job.pending_versions(),
                                                         FormatBytes(seen.pending_bytes))

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/config.h"
+#include "base/tiers.h"
 #include "cli/cluster/cells.h"
 #include "cli/cluster/commands.h"
 #include "cli/cluster/coordinator_client.h"
@@ -109,16 +110,16 @@ class TopCommand : public Command {
 
   static void WriteJobs(Output& output, const ClusterSnapshot& snapshot,
                         const coordinator::ListIncidentsReply& incidents) {
-    Table table({{"JOB", false, true},
-                 {"PHASE", false, false},
-                 {"RANKS", true, false},
-                 {"MEMORY", true, false},
-                 {"PEER", true, false},
-                 {"DISK", true, false},
-                 {"NEWEST", false, false},
-                 {"ETTR 1H", true, false},
-                 {"ETTR 1D", true, false},
-                 {"SURVIVES", false, true}});
+    std::vector<Column> columns = {
+        {"JOB", false, true}, {"PHASE", false, false}, {"RANKS", true, false}};
+    for (const TierTraits& tier : kTierTable) {
+      if (!IsShared(tier.tier)) columns.push_back({TierTitle(tier.tier), true, false});
+    }
+    columns.insert(columns.end(), {{"NEWEST", false, false},
+                                   {"ETTR 1H", true, false},
+                                   {"ETTR 1D", true, false},
+                                   {"SURVIVES", false, true}});
+    Table table(columns);
     const int64_t now = snapshot.now_wall_nanos;
     for (const auto& job : snapshot.status.jobs()) {
       std::vector<Incident> own;
@@ -128,16 +129,17 @@ class TopCommand : public Command {
       const view::JobHealth seen = view::HealthOf(snapshot, job);
       const auto* newest = RestorableOf(snapshot, job);
       const bool survives = newest != nullptr && !newest->survives().empty();
-      table.Add({{job.job()},
-                 {seen.phase},
-                 {fmt::format("{}/{}", job.ranks_joined(), job.world())},
-                 {AgeText(seen.committed_wall_nanos[Tier::kMemory], now)},
-                 {AgeText(seen.committed_wall_nanos[Tier::kPeer], now)},
-                 {AgeText(seen.committed_wall_nanos[Tier::kDisk], now)},
-                 {VersionText(FromProto(job.restorable()))},
-                 {EttrText(snapshot, job, own, kHourNanos)},
-                 {EttrText(snapshot, job, own, 24 * kHourNanos)},
-                 survives ? Cell{newest->survives()} : Cell{"nothing", Tone::kWarn}});
+      std::vector<Cell> row = {
+          {job.job()}, {seen.phase}, {fmt::format("{}/{}", job.ranks_joined(), job.world())}};
+      for (const TierTraits& tier : kTierTable) {
+        if (IsShared(tier.tier)) continue;
+        row.push_back({AgeText(seen.committed_wall_nanos[tier.tier], now)});
+      }
+      row.push_back({VersionText(FromProto(job.restorable()))});
+      row.push_back({EttrText(snapshot, job, own, kHourNanos)});
+      row.push_back({EttrText(snapshot, job, own, 24 * kHourNanos)});
+      row.push_back(survives ? Cell{newest->survives()} : Cell{"nothing", Tone::kWarn});
+      table.Add(std::move(row));
     }
     if (table.empty()) {
       output.Write("no job has connected yet\n");

@@ -19,6 +19,7 @@ struct GlobalOptions {
   std::string tls_ca;
   std::string tls_cert;
   std::string tls_key;
+  bool insecure_loopback = false;
 };
 
 /// The environment variables that affect the output.

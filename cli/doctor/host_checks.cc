@@ -29,7 +29,7 @@ namespace {
 
 constexpr uint64_t kHugeBytes = 2ULL << 20;
 constexpr uint64_t kUnlimited = UINT64_MAX;
-// openat2(), with which the agent keeps paths beneath its directories, is of Linux 5.6.
+// The agent needs openat2(), which keeps paths beneath their directory: Linux 5.6 or later.
 constexpr int kOldestKernel[] = {5, 6};
 // An agent has a few files for each rank and connection.
 constexpr uint64_t kOpenFilesMin = 1024;

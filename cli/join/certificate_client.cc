@@ -17,10 +17,9 @@ using coordinator::Certificates;
 
 Result<CertificateClient> CertificateClient::Open(const GlobalOptions& options,
                                                   const Clock& clock) {
-  HOLDFAST_ASSIGN_OR_RETURN(
-      auto coordinators,
-      coord::LeaderChannel::Make(options.endpoint,
-                                 {options.tls_ca, options.tls_cert, options.tls_key}));
+  HOLDFAST_RETURN_IF_ERROR(CheckMayCall(options.endpoint, options));
+  HOLDFAST_ASSIGN_OR_RETURN(auto coordinators,
+                            coord::LeaderChannel::Make(options.endpoint, TlsOf(options)));
   return CertificateClient(std::move(coordinators), "the coordinator at " + options.endpoint,
                            options.timeout_ms, clock);
 }

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <chrono>
 #include <cstdlib>
 
 #include "base/certificates/authority.h"
@@ -35,13 +36,16 @@ becomes FILE.before-join.
 Examples:
   holdfast join node-1:7073 holdfast1.0b6c…             this machine becomes a node
   holdfast join node-1:7073 holdfast1.0b6c… --name n3 --address 10.0.0.3
+  holdfast join node-1:7073,node-2:7073,node-3:7073 holdfast1.0b6c…
 )";
 
 constexpr int64_t kNanosInSecond = 1'000'000'000;
 constexpr mode_t kStateFolderMode = 0700;
 constexpr mode_t kCaMode = 0644;
 constexpr mode_t kIdentityMode = 0600;
-constexpr int kJoinTries = 3;
+constexpr size_t kJoinTries = 3;
+// Of several coordinators, each is asked for this part of the timeout.
+constexpr int64_t kTriesOfAll = 5;
 
 std::string HostName() {
   std::array<char, 256> name{};
@@ -54,7 +58,9 @@ class JoinCommand : public Command {
   CLI::App* AddTo(CLI::App& app) override {
     CLI::App* command = app.add_subcommand("join", "Join a cluster with a token");
     command->footer(kJoinFooter);
-    command->add_option("ENDPOINT", endpoint_, "Where machines join: HOST:PORT")
+    command
+        ->add_option("ENDPOINT", endpoint_,
+                     "Where machines join: HOST:PORT; of several coordinators: separated by commas")
         ->required()
         ->check(EndpointCheck());
     command->add_option("TOKEN", token_, "The line of `holdfast token create`; -: read from stdin")
@@ -77,8 +83,9 @@ class JoinCommand : public Command {
   Result<ExitCode> Run(Context& context) override {
     HOLDFAST_ASSIGN_OR_RETURN(const std::string text, TokenText());
     HOLDFAST_ASSIGN_OR_RETURN(const auto token, certificates::JoinToken::Parse(text));
-    HOLDFAST_ASSIGN_OR_RETURN(const Endpoint endpoint, ParseEndpoint(endpoint_));
-    if (endpoint.kind != Endpoint::Kind::kTcp) {
+    HOLDFAST_ASSIGN_OR_RETURN(const auto endpoints, ParseEndpointList(endpoint_));
+    for (const Endpoint& endpoint : endpoints) {
+      if (endpoint.kind == Endpoint::Kind::kTcp) continue;
       return Fail(InvalidArgumentError("ENDPOINT: use HOST:PORT, the coordinator's join.listen"));
     }
     if (name_.empty()) name_ = HostName();
@@ -87,7 +94,7 @@ class JoinCommand : public Command {
     HOLDFAST_RETURN_IF_ERROR(certificates::ValidateHost("--address", address_));
     HOLDFAST_RETURN_IF_ERROR(CheckFolders());
     HOLDFAST_ASSIGN_OR_RETURN(const auto key, certificates::PrivateKey::Generate());
-    HOLDFAST_ASSIGN_OR_RETURN(const auto reply, Enroll(endpoint, token, key, context));
+    HOLDFAST_ASSIGN_OR_RETURN(const auto reply, Enroll(endpoints, token, key, context));
     HOLDFAST_RETURN_IF_ERROR(CheckReply(reply, token, key, context));
     const std::string identity = reply.certificate_pem() + key.ToPem();
     const bool node = reply.role() == "agent";
@@ -122,7 +129,32 @@ class JoinCommand : public Command {
     return Status::Ok();
   }
 
-  Result<coordinator::EnrollReply> Enroll(const Endpoint& endpoint,
+  /// Asks one coordinator. `timeout_ms`: how long it may be silent.
+  Result<coordinator::EnrollReply> EnrollAt(const Endpoint& endpoint,
+                                            const coordinator::EnrollRequest& request,
+                                            const std::string& ca_hash, int64_t timeout_ms,
+                                            Context& context) const {
+    const auto pinned = std::make_shared<Result<std::string>>("");
+    coordinator::Enrollment::Stub stub(
+        coord::MakePinnedChannel(endpoint, ca_hash, context.clock, pinned));
+    coordinator::EnrollReply reply;
+    grpc::ClientContext call;
+    SilenceGuard guard(call, timeout_ms);
+    OnInterrupt cancel([&call] { call.TryCancel(); });
+    grpc::Status finished = stub.Enroll(&call, request, &reply);
+    HOLDFAST_RETURN_IF_ERROR(Interrupt::Check());
+    if (!*pinned) return Fail(pinned->error());
+    if (guard.expired()) finished = {grpc::StatusCode::DEADLINE_EXCEEDED, "silent"};
+    if (!finished.ok()) {
+      return Fail(FromTransport(finished, "the coordinator at " + endpoint.ToString(), timeout_ms,
+                                "is this its join.listen, and does it run?"));
+    }
+    HOLDFAST_RETURN_IF_ERROR(coord::FromProto(reply.outcome()));
+    return reply;
+  }
+
+  /// Asks the coordinators in turn until the one that leads answers.
+  Result<coordinator::EnrollReply> Enroll(const std::vector<Endpoint>& endpoints,
                                           const certificates::JoinToken& token,
                                           const certificates::PrivateKey& key, Context& context) {
     HOLDFAST_ASSIGN_OR_RETURN(const auto signing, certificates::Request::Make(key));
@@ -132,35 +164,27 @@ class JoinCommand : public Command {
     request.set_name(name_);
     request.set_request_pem(signing.ToPem());
     if (address_ != name_) request.add_hosts(address_);
-    const auto pinned = std::make_shared<Result<std::string>>("");
-    const auto channel = coord::MakePinnedChannel(endpoint, token.ca_hash, context.clock, pinned);
-    coordinator::Enrollment::Stub stub(channel);
-    for (int tries = 1;; ++tries) {
-      coordinator::EnrollReply reply;
-      grpc::ClientContext call;
-      SilenceGuard guard(call, context.options.timeout_ms);
-      OnInterrupt cancel([&call] { call.TryCancel(); });
-      const grpc::Status finished = stub.Enroll(&call, request, &reply);
-      HOLDFAST_RETURN_IF_ERROR(Interrupt::Check());
-      if (!*pinned) return Fail(pinned->error());
-      if (finished.ok()) {
-        HOLDFAST_RETURN_IF_ERROR(coord::FromProto(reply.outcome()));
+    const int64_t timeout_ms = context.options.timeout_ms;
+    const auto until = context.clock.Now() + std::chrono::milliseconds(timeout_ms);
+    const bool several = endpoints.size() > 1;
+    for (size_t tries = 1;; ++tries) {
+      auto reply = EnrollAt(endpoints[(tries - 1) % endpoints.size()], request, token.ca_hash,
+                            several ? timeout_ms / kTriesOfAll : timeout_ms, context);
+      if (reply) return reply;
+      // The same key may use the token again: the answer may have been lost.
+      const ErrorCode code = reply.error().code();
+      const bool again = several ? context.clock.Now() < until : tries < kJoinTries;
+      if (!again ||
+          (code != ErrorCode::kUnavailable && !(several && code == ErrorCode::kDeadlineExceeded))) {
         return reply;
       }
-      // The same key may use the token again: the answer may have been lost.
-      if (tries < kJoinTries && finished.error_code() == grpc::StatusCode::UNAVAILABLE) {
-        HOLDFAST_RETURN_IF_ERROR(Interrupt::SleepFor(kRetryPauseMs));
-        continue;
-      }
-      return Fail(FromTransport(finished, "the coordinator at " + endpoint_,
-                                context.options.timeout_ms,
-                                "is this its join.listen, and does it run?"));
+      HOLDFAST_RETURN_IF_ERROR(Interrupt::SleepFor(kRetryPauseMs));
     }
   }
 
   Status CheckReply(const coordinator::EnrollReply& reply, const certificates::JoinToken& token,
                     const certificates::PrivateKey& key, Context& context) const {
-    const Status bad = InternalError("the coordinator sent a certificate that is not for this key");
+    Status bad = InternalError("the coordinator sent a certificate that is not for this key");
     auto certificate = certificates::Certificate::FromPem(reply.certificate_pem());
     auto accepted = certificates::Certificate::AllFromPem(reply.ca_pem());
     if (!certificate || !accepted || certificate->Hash() != key.Hash()) return bad;

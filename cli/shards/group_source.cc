@@ -185,7 +185,7 @@ class AgentImages : public ChunkedImages {
  protected:
   Status Load(Rank shard, const ShardSeal& seal, uint64_t chunk, Kept& kept) override {
     Status last = NotFoundError("no live node has it");
-    // After a failure, reads the one chunk alone: a bad neighbour must not fail it.
+    // After a failure, reads this chunk alone: the others of the call may be the corrupt ones.
     for (const uint64_t wanted : {kChunksAtOnce, uint64_t{1}}) {
       for (const AgentCopy& copy : copies_.at(shard)) {
         const uint64_t offset = chunk * kChunkBytes;

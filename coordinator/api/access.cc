@@ -12,6 +12,8 @@ constexpr std::string_view kAgent = "Agent";
 constexpr std::string_view kFaults = "FaultInjector";
 
 constexpr RoleSet kReaders = Role::kViewer | Role::kOperator | Role::kRunner;
+// Agents ask for the epoch, to find the coordinator that leads, and see only names of jobs.
+constexpr RoleSet kReadersAndAgents = kReaders | Only(Role::kAgent);
 constexpr RoleSet kRunners = Only(Role::kRunner);
 constexpr RoleSet kOperators = Only(Role::kOperator);
 constexpr RoleSet kAgents = Only(Role::kAgent);
@@ -22,7 +24,7 @@ constexpr AccessRule kRules[] = {
     {kCoordinator, "Join", kAgents},
     {kCoordinator, "Observe", kAgents},
     {kCoordinator, "DecideRestore", kAgents},
-    {kCoordinator, "GetStatus", kReaders, UserRule::kOwnJobs},
+    {kCoordinator, "GetStatus", kReadersAndAgents, UserRule::kOwnJobs},
     {kCoordinator, "ListVersions", kReaders, UserRule::kOwnJob},
     {kCoordinator, "PlanRestore", kOperators, UserRule::kOwnJob},
     {kCoordinator, "Pin", kOperators, UserRule::kOwnJob},

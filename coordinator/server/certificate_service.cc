@@ -245,7 +245,11 @@ grpc::ServerUnaryReactor* EnrollmentService::Enroll(grpc::CallbackServerContext*
   const auto shared = std::make_shared<Request>(std::move(checked->request));
   applier_.Submit(
       Event(std::move(event)), id, [=, this, asked = std::move(checked->hosts)](const Reply* r) {
-        if (r == nullptr) return reactor->Finish(StateUnknown());
+        if (r == nullptr) {
+          return reactor->Finish({grpc::StatusCode::UNAVAILABLE,
+                                  "this coordinator does not lead now; of several coordinators, "
+                                  "give all addresses, separated by commas"});
+        }
         reply->set_wall_nanos(clock_.WallNanos());
         Result<std::string> issued = "";
         if (r->outcome.ok()) {
@@ -260,7 +264,7 @@ grpc::ServerUnaryReactor* EnrollmentService::Enroll(grpc::CallbackServerContext*
         reply->set_ca_pem(issuer_.bundle());
         reply->set_role(r->issued.role);
         reply->set_cluster(cluster_);
-        reply->set_coordinator(coordinator_);
+        reply->set_coordinator(coordinators_);
         Log(LogLevel::kInfo, "Joined",
             {Kv("role", r->issued.role), Kv("name", r->issued.name), Kv("from", from),
              Kv("until", FormatUtc(r->issued.not_after_s * kSecondNs))});

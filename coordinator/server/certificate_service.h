@@ -55,11 +55,11 @@ class CertificateService : public coordinator::Certificates::CallbackService {
 /// Joins with a token, for callers without a certificate. Threads: gRPC's.
 class EnrollmentService : public coordinator::Enrollment::CallbackService {
  public:
-  /// All outlive the service. `coordinator` is where agents and operators connect.
-  EnrollmentService(std::string cluster, std::string coordinator, Applier& applier, Issuer& issuer,
+  /// All outlive the service. `coordinators` is where agents and operators connect.
+  EnrollmentService(std::string cluster, std::string coordinators, Applier& applier, Issuer& issuer,
                     const Clock& clock)
       : cluster_(std::move(cluster)),
-        coordinator_(std::move(coordinator)),
+        coordinators_(std::move(coordinators)),
         applier_(applier),
         issuer_(issuer),
         clock_(clock) {}
@@ -70,7 +70,7 @@ class EnrollmentService : public coordinator::Enrollment::CallbackService {
 
  private:
   const std::string cluster_;
-  const std::string coordinator_;
+  const std::string coordinators_;
   Applier& applier_;
   Issuer& issuer_;
   const Clock& clock_;

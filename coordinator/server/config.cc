@@ -169,6 +169,10 @@ ConfigSchema BindConfig(CoordinatorConfig& config) {
   schema.Add("join.listen", &config.join_listen,
              "HOST:PORT where machines without a certificate join with a token of `holdfast token "
              "create`. Empty: nowhere. Needs [tls] and join.ca_key.");
+  schema.Add(
+      "join.coordinators", &config.join_coordinators,
+      "Addresses of all coordinators, separated by commas, which `holdfast join` writes into "
+      "the configuration of the machine. Empty: this coordinator's.");
   schema.Add("join.ca_key", &config.join_ca_key,
              "PEM file of the key of the authority in tls.ca, which signs certificates: "
              "`holdfast cluster init` makes both. Only the coordinator's user may read it.");
@@ -195,8 +199,12 @@ Status CheckJoin(const CoordinatorConfig& config) {
   if (config.join_ca_key.empty()) return InvalidArgumentError("join.listen needs join.ca_key");
   auto listen = ParseEndpoint(config.join_listen);
   if (!listen) return listen.error().WithContext("join.listen");
-  if (listen->kind == Endpoint::Kind::kTcp) return Status::Ok();
-  return InvalidArgumentError("join.listen: use HOST:PORT, which other machines reach");
+  if (listen->kind != Endpoint::Kind::kTcp) {
+    return InvalidArgumentError("join.listen: use HOST:PORT, which other machines reach");
+  }
+  if (config.join_coordinators.empty()) return Status::Ok();
+  auto all = ParseEndpointList(config.join_coordinators);
+  return all ? Status::Ok() : all.error().WithContext("join.coordinators");
 }
 
 Status CheckStore(const CoordinatorConfig& config, const Endpoint& listen) {

@@ -52,8 +52,9 @@ struct CoordinatorConfig {
   MetricsOptions metrics;
   ui::UiOptions ui;
   TlsFiles tls;
-  std::string join_listen;  // empty: no machine joins here
-  std::string join_ca_key;  // empty: this coordinator issues no certificates
+  std::string join_listen;        // empty: no machine joins here
+  std::string join_coordinators;  // empty: this coordinator
+  std::string join_ca_key;        // empty: this coordinator issues no certificates
   int64_t join_certificate_s = 86'400;
   AccessOptions access;
   std::vector<std::string> run_as_users;

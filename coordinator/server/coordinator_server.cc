@@ -42,21 +42,8 @@ Result<std::unique_ptr<EtcdSession>> OpenEtcdSession(const CoordinatorConfig& co
   options.store.patience = 2 * options.lease;
   return EtcdSession::Start(std::move(client), std::move(options));
 }
-}  // namespace
 
-Result<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(const CoordinatorConfig& config,
-                                                                    Applier::StoreOpener opener,
-                                                                    Clock& clock) {
-  HOLDFAST_RETURN_IF_ERROR(CheckConfig(config));  // before the store is touched
-  return Start(config, std::move(opener), nullptr, clock);
-}
-
-Result<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
-    const CoordinatorConfig& config, Applier::StoreOpener opener,
-    std::unique_ptr<EtcdSession> session, Clock& clock) {
-  std::unique_ptr<CoordinatorServer> server(new CoordinatorServer());
-  server->session_ = std::move(session);
-  HOLDFAST_ASSIGN_OR_RETURN(server->endpoint_, ParseEndpoint(config.listen));
+StateOptions StateOptionsOf(const CoordinatorConfig& config) {
   StateOptions options;
   options.node_lease = std::chrono::milliseconds(config.node_lease_ms);
   options.detach_grace =
@@ -77,8 +64,13 @@ Result<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
   options.peers.domain_label = config.peers_domain_label;
   options.rehome_after = std::chrono::seconds(config.peers_rehome_after_s);
   options.rebuild = config.rebuild;
+  return options;
+}
+
+Result<SupervisorOptions> SupervisorOptionsOf(const CoordinatorConfig& config,
+                                              Clock::Duration node_lease) {
   SupervisorOptions runs;
-  runs.node_lease = options.node_lease;
+  runs.node_lease = node_lease;
   runs.has_restart_command = !config.restart_command.empty();
   runs.port_seed = static_cast<uint32_t>(RandomSeed());
   runs.jobs_per_user = static_cast<uint32_t>(config.jobs_per_user);
@@ -87,20 +79,10 @@ Result<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
   HOLDFAST_ASSIGN_OR_RETURN(runs.detect_action, ParseDetectAction(config.detect_action));
   runs.restart_stuck_after = std::chrono::milliseconds(config.detect_restart_stuck_after_ms);
   runs.restart_absent_after = std::chrono::milliseconds(config.detect_restart_absent_after_ms);
-  server->restart_command_ = std::make_unique<RestartCommand>(
-      config.restart_command, std::chrono::milliseconds(config.restart_timeout_ms));
-  const auto restart = [command = server->restart_command_.get()](const IncidentRecord& incident) {
-    command->Run(incident);
-  };
-  const auto startup =
-      server->session_ == nullptr ? Applier::Startup::kNeedsStore : Applier::Startup::kMayStandBy;
-  HOLDFAST_ASSIGN_OR_RETURN(
-      server->applier_,
-      Applier::Start(config.cluster, options, runs, std::move(opener), clock, restart, startup));
-  server->restart_command_->Start(
-      [applier = server->applier_.get()](uint64_t incident, bool ok, std::string how) {
-        applier->Submit(RunEvent(RestartCommandEnded{incident, ok, std::move(how)}));
-      });
+  return runs;
+}
+
+detect::DetectorOptions DetectorOptionsOf(const CoordinatorConfig& config) {
   detect::DetectorOptions detector;
   detector.hang_after = std::chrono::milliseconds(config.detect_alert_after_ms);
   // A configured patience that is shorter than the detector's takes precedence.
@@ -110,34 +92,74 @@ Result<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
   no_longer_than(detector.stuck_after, config.detect_restart_stuck_after_ms);
   no_longer_than(detector.absent_after, config.detect_restart_absent_after_ms);
   no_longer_than(detector.silent_after, config.detect_restart_absent_after_ms);
-  server->watcher_ = std::make_unique<Watcher>(
-      [applier = server->applier_.get()](FaultDetected fault) {
-        applier->Submit(RunEvent(std::move(fault)));
-      },
-      server->applier_->attendance(), detector, clock);
-  server->service_ = std::make_unique<CoordinatorService>(config.cluster, *server->applier_,
-                                                          *server->watcher_, clock);
-  HOLDFAST_RETURN_IF_ERROR(server->StartPage(config, clock));
-  server->service_->ReportPage(server->page_url());
-  InterceptorFactories interceptors;
-  if (server->session_ != nullptr) interceptors.push_back(MakeLeaderHints(*server->session_));
-  HOLDFAST_ASSIGN_OR_RETURN(
-      server->guarded_,
-      GuardedService::Make(*server->service_, coordinator::Coordinator::service_full_name(),
-                           config.cluster, config.access, clock, &server->applier_->job_owners()));
-  HOLDFAST_ASSIGN_OR_RETURN(server->audit_log_,
-                            AuditLog::Open({config.data_dir + "/audit.log"}, clock));
-  server->auditor_ = std::make_unique<Auditor>(*server->audit_log_, server->guarded_->callers());
-  server->service_->RecordIn(*server->auditor_);
-  server->service_->Identify(server->guarded_->callers(), config.run_as_users);
-  HOLDFAST_RETURN_IF_ERROR(server->StartCertificates(config, clock));
-  HOLDFAST_ASSIGN_OR_RETURN(
-      server->server_,
-      StartServer({server->guarded_.get(), server->guarded_certificates_.get()}, server->endpoint_,
-                  config.tls, "listen", kControlMessageBytesMax, 0, std::move(interceptors)));
+  return detector;
+}
+}  // namespace
+
+Result<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(const CoordinatorConfig& config,
+                                                                    Applier::StoreOpener opener,
+                                                                    Clock& clock) {
+  HOLDFAST_RETURN_IF_ERROR(CheckConfig(config));  // before the store is touched
+  return Start(config, std::move(opener), nullptr, clock);
+}
+
+Result<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
+    const CoordinatorConfig& config, Applier::StoreOpener opener,
+    std::unique_ptr<EtcdSession> session, Clock& clock) {
+  std::unique_ptr<CoordinatorServer> server(new CoordinatorServer());
+  server->session_ = std::move(session);
+  HOLDFAST_ASSIGN_OR_RETURN(server->endpoint_, ParseEndpoint(config.listen));
+  HOLDFAST_RETURN_IF_ERROR(server->StartApplier(config, std::move(opener), clock));
+  HOLDFAST_RETURN_IF_ERROR(server->StartServices(config, clock));
   HOLDFAST_RETURN_IF_ERROR(server->StartJoin(config, clock));
   HOLDFAST_RETURN_IF_ERROR(server->StartMetrics(config, clock));
   return server;
+}
+
+Status CoordinatorServer::StartApplier(const CoordinatorConfig& config, Applier::StoreOpener opener,
+                                       Clock& clock) {
+  const StateOptions options = StateOptionsOf(config);
+  HOLDFAST_ASSIGN_OR_RETURN(const SupervisorOptions runs,
+                            SupervisorOptionsOf(config, options.node_lease));
+  restart_command_ = std::make_unique<RestartCommand>(
+      config.restart_command, std::chrono::milliseconds(config.restart_timeout_ms));
+  const auto restart = [command = restart_command_.get()](const IncidentRecord& incident) {
+    command->Run(incident);
+  };
+  const auto startup =
+      session_ == nullptr ? Applier::Startup::kNeedsStore : Applier::Startup::kMayStandBy;
+  HOLDFAST_ASSIGN_OR_RETURN(applier_, Applier::Start(config.cluster, options, runs,
+                                                     std::move(opener), clock, restart, startup));
+  restart_command_->Start([applier = applier_.get()](uint64_t incident, bool ok, std::string how) {
+    applier->Submit(RunEvent(RestartCommandEnded{incident, ok, std::move(how)}));
+  });
+  watcher_ = std::make_unique<Watcher>(
+      [applier = applier_.get()](FaultDetected fault) {
+        applier->Submit(RunEvent(std::move(fault)));
+      },
+      applier_->attendance(), DetectorOptionsOf(config), clock);
+  return Status::Ok();
+}
+
+Status CoordinatorServer::StartServices(const CoordinatorConfig& config, Clock& clock) {
+  service_ = std::make_unique<CoordinatorService>(config.cluster, *applier_, *watcher_, clock);
+  HOLDFAST_RETURN_IF_ERROR(StartPage(config, clock));
+  service_->ReportPage(page_url());
+  InterceptorFactories interceptors;
+  if (session_ != nullptr) interceptors.push_back(MakeLeaderHints(*session_));
+  HOLDFAST_ASSIGN_OR_RETURN(
+      guarded_,
+      GuardedService::Make(*service_, coordinator::Coordinator::service_full_name(), config.cluster,
+                           config.access, clock, &applier_->job_owners()));
+  HOLDFAST_ASSIGN_OR_RETURN(audit_log_, AuditLog::Open({config.data_dir + "/audit.log"}, clock));
+  auditor_ = std::make_unique<Auditor>(*audit_log_, guarded_->callers());
+  service_->RecordIn(*auditor_);
+  service_->Identify(guarded_->callers(), config.run_as_users);
+  HOLDFAST_RETURN_IF_ERROR(StartCertificates(config, clock));
+  HOLDFAST_ASSIGN_OR_RETURN(
+      server_, StartServer({guarded_.get(), guarded_certificates_.get()}, endpoint_, config.tls,
+                           "listen", kControlMessageBytesMax, 0, std::move(interceptors)));
+  return Status::Ok();
 }
 
 Status CoordinatorServer::StartCertificates(const CoordinatorConfig& config, Clock& clock) {
@@ -159,9 +181,11 @@ Status CoordinatorServer::StartCertificates(const CoordinatorConfig& config, Clo
 Status CoordinatorServer::StartJoin(const CoordinatorConfig& config, Clock& clock) {
   if (config.join_listen.empty()) return Status::Ok();
   HOLDFAST_ASSIGN_OR_RETURN(Endpoint listen, ParseEndpoint(config.join_listen));
-  enrollment_ = std::make_unique<EnrollmentService>(
-      config.cluster, config.advertise.empty() ? endpoint_.ToString() : config.advertise, *applier_,
-      *issuer_, clock);
+  std::string coordinators = config.join_coordinators;
+  if (coordinators.empty()) coordinators = config.advertise;
+  if (coordinators.empty()) coordinators = endpoint_.ToString();
+  enrollment_ = std::make_unique<EnrollmentService>(config.cluster, std::move(coordinators),
+                                                    *applier_, *issuer_, clock);
   HOLDFAST_ASSIGN_OR_RETURN(join_server_, StartJoinServer(*enrollment_, listen, config.tls));
   Log(LogLevel::kInfo, "JoinListening",
       {Kv("address", listen.ToString()), Kv("authority", issuer_->issuer_hash())});

@@ -44,6 +44,10 @@ class CoordinatorServer {
 
  private:
   CoordinatorServer() = default;
+  /// Starts what decides: the applier, the restart command and the watcher.
+  Status StartApplier(const CoordinatorConfig& config, Applier::StoreOpener opener, Clock& clock);
+  /// Starts the services of agents and operators.
+  Status StartServices(const CoordinatorConfig& config, Clock& clock);
   Status StartPage(const CoordinatorConfig& config, Clock& clock);
   Status StartCertificates(const CoordinatorConfig& config, Clock& clock);
   Status StartJoin(const CoordinatorConfig& config, Clock& clock);

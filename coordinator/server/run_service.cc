@@ -100,6 +100,11 @@ grpc::ServerUnaryReactor* CoordinatorService::StopRun(grpc::CallbackServerContex
     status = InvalidArgumentError("the deadline must be from 0 to one day");
   }
   if (!status.ok()) return ReplyOutcome(context, reply, status);
+  if (callers_ != nullptr) {
+    status = CheckMayStop(callers_->Identify(context->c_call()), request->job(),
+                          applier_.job_owners().Find(request->job()), run_as_users_);
+    if (!status.ok()) return ReplyOutcome(context, reply, status);
+  }
   const auto begun = Begin(*context, "StopRun", *request);
   if (!begun) return ReplyOutcome(context, reply, begun.error());
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();

@@ -40,11 +40,13 @@ Result<uid_t> RunUserOf(const Caller& caller, const std::string& run_as,
         "access.run_as_users",
         caller.name)));
   }
-  if ((caller.roles & Only(Role::kOperator)) == 0) {
+  if ((caller.roles & (Role::kOperator | Role::kRunner)) == 0) {
     return Fail(PermissionDeniedError(
-        fmt::format("only an operator may start workers of another user; {} has {}", caller.name,
-                    ToString(caller.roles))));
+        fmt::format("only an operator or a runner may start workers of another user; {} has {}",
+                    caller.name, ToString(caller.roles))));
   }
+  // The own user needs no permission to name itself.
+  if (!caller.uid && run_as == caller.user) return UserNamed(run_as, false);
   if (std::ranges::find(allowed, run_as) == allowed.end()) {
     return Fail(PermissionDeniedError(fmt::format(
         "workers may not run as '{}': access.run_as_users of the coordinator does not name that "
@@ -52,6 +54,22 @@ Result<uid_t> RunUserOf(const Caller& caller, const std::string& run_as,
         run_as)));
   }
   return UserNamed(run_as, true);
+}
+
+Status CheckMayStop(const Caller& caller, const std::string& job, const JobOwner& owner,
+                    const std::vector<std::string>& allowed) {
+  const bool certificate_of_runner = !caller.uid && (caller.roles & Only(Role::kOperator)) == 0;
+  if (!certificate_of_runner || !owner.exists) return Status::Ok();
+  const auto owns = [&owner](const std::string& name) {
+    const auto uid = UserNamed(name, true);
+    return uid && owner.uid == *uid;
+  };
+  if (owns(caller.user) || std::ranges::any_of(allowed, owns)) return Status::Ok();
+  return PermissionDeniedError(fmt::format(
+      "job '{}' belongs to {}; {} may stop jobs of '{}' and of the users in access.run_as_users of "
+      "the coordinator",
+      job, owner.uid ? fmt::format("uid {}", *owner.uid) : "no user that is known", caller.name,
+      caller.user));
 }
 
 }  // namespace holdfast::coord

@@ -11,13 +11,18 @@
 #include <cstdio>
 #include <memory>
 
+#include "base/certificates/identity_file.h"
+#include "base/certificates/revoked_names.h"
 #include "base/clock.h"
 #include "base/endpoint.h"
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/log_level.h"
 #include "base/service_manager.h"
+#include "coordinator/api/caller.h"
 #include "coordinator/api/channel.h"
+#include "coordinator/api/leader_channel.h"
+#include "coordinator/api/trust_follower.h"
 #include "faults/injector/node_faults.h"
 #include "faults/injector/order_book.h"
 #include "faults/injector/service.h"
@@ -34,6 +39,16 @@ Result<UniqueFd> LockFolder(const std::string& folder) {
   if (::flock(lock.get(), LOCK_EX | LOCK_NB) == 0) return lock;
   return Fail(AlreadyExistsError("another holdfast-fault uses run_dir " + folder +
                                  ": stop it, or set another run_dir for this one"));
+}
+
+/// Whether the coordinator sends the revoked names to this injector: it does so to agents only.
+bool IsAgent(const coord::TlsFiles& tls) {
+  const auto own = certificates::ReadIdentity({tls.cert, tls.key});
+  if (!own) return false;
+  const auto uris = own->SpiffeUris();
+  if (uris.empty()) return true;
+  const auto name = coord::ParseSpiffeName(uris.front());
+  return name && name->role == coord::Role::kAgent;
 }
 
 Status Serve(const InjectorConfig& config, mode_t umask, const sigset_t& ends,
@@ -53,6 +68,21 @@ Status Serve(const InjectorConfig& config, mode_t umask, const sigset_t& ends,
   HOLDFAST_ASSIGN_OR_RETURN(const auto guarded, coord::GuardedService::Make(
                                                     service, FaultInjector::service_full_name(),
                                                     config.cluster, config.access, Clock::Real()));
+  certificates::RevokedNames revoked;
+  guarded->callers().Refuse(revoked);
+  std::unique_ptr<coord::LeaderChannel> coordinators;
+  std::unique_ptr<coord::TrustFollower> follower;
+  if (config.tls.configured() && IsAgent(config.tls)) {
+    HOLDFAST_ASSIGN_OR_RETURN(coordinators,
+                              coord::LeaderChannel::Make(config.coordinator, config.tls));
+    follower =
+        std::make_unique<coord::TrustFollower>(*coordinators, revoked, nullptr, Clock::Real());
+    follower->Start();
+  } else if (config.tls.configured()) {
+    Log(LogLevel::kWarn, "RevokedNamesUnknown",
+        {Kv("why", "tls.cert is not the certificate of this node's agent"),
+         Kv("effect", "revoked certificates are accepted until they end")});
+  }
   HOLDFAST_ASSIGN_OR_RETURN(
       const auto server,
       coord::StartServer(*guarded, listen, config.tls, "listen", kMessageBytesMax, kThreadsMax));
@@ -62,14 +92,17 @@ Status Serve(const InjectorConfig& config, mode_t umask, const sigset_t& ends,
   manager.Ready();
   const auto interval = std::chrono::nanoseconds(manager.watch_interval());
   const timespec tick{interval.count() / 1'000'000'000, interval.count() % 1'000'000'000};
-  while (::sigtimedwait(&ends, nullptr, &tick) < 0) {
+  std::string refusal;
+  while (refusal.empty() && ::sigtimedwait(&ends, nullptr, &tick) < 0) {
     book->Watch();
     manager.Alive();
+    if (follower != nullptr) refusal = follower->refusal();
   }
   manager.Stopping();
   server->Shutdown(std::chrono::system_clock::time_point());
   Log(LogLevel::kInfo, "InjectorStopped");
-  return Status::Ok();
+  if (refusal.empty()) return Status::Ok();
+  return PermissionDeniedError("the coordinator refuses this injector's certificate: " + refusal);
 }
 }  // namespace
 

@@ -41,7 +41,7 @@ void InjectorConfig::Bind(ConfigSchema& schema) {
   schema.Add(
       "coordinator", &coordinator,
       "Address of the coordinator. Where this is an address of this machine, drills can kill "
-      "the coordinator.");
+      "the coordinator. With [tls], the coordinator sends the revoked names.");
   schema.Add("log_level", &log_level, "debug, info, warn or error.");
   schema.Add("drills.enabled", &drills_enabled,
              "Inject the failures of `holdfast drill`: any client that reaches `listen` can then "
@@ -51,7 +51,8 @@ void InjectorConfig::Bind(ConfigSchema& schema) {
       "Start killed servers again, as they were started; false: their service manager does.");
   access.Bind(schema, /*coordinator=*/false);
   schema.Add("tls.ca", &tls.ca, "PEM file of the authority that both sides trust.");
-  schema.Add("tls.cert", &tls.cert, "PEM file of this injector's certificate.");
+  schema.Add("tls.cert", &tls.cert,
+             "PEM file of this injector's certificate: that of this node's agent.");
   schema.Add("tls.key", &tls.key, "PEM file of that certificate's private key.");
   access.BindNames(schema);
 }

@@ -1,8 +1,11 @@
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -51,6 +54,12 @@ class BlockFile {
 
 enum class OpenMode { kRead, kCreateExclusive };
 
+/// Who may use a file. Only its owner may write; other users have no access.
+struct FileAccess {
+  std::optional<uid_t> user;   // the owner; absent: the user of this process
+  std::optional<gid_t> group;  // may read; absent: no group may
+};
+
 struct DirectoryEntry {
   std::string name;
   bool is_directory = false;
@@ -67,7 +76,17 @@ class Directory {
   virtual Result<std::unique_ptr<BlockFile>> OpenFile(const std::string& path, OpenMode mode) = 0;
   /// Creates a small file (a seal, a marker) with `bytes` and syncs it. AlreadyExists when `path`
   /// exists. When the write or the sync fails, the file is removed again.
-  virtual Status WriteSmallFile(const std::string& path, std::string_view bytes) = 0;
+  /// `access` is set before the sync, as SetAccess does.
+  virtual Status WriteSmallFile(const std::string& path, std::string_view bytes,
+                                const FileAccess& access) = 0;
+  Status WriteSmallFile(const std::string& path, std::string_view bytes) {
+    return WriteSmallFile(path, bytes, FileAccess{});
+  }
+  /// Sets the user and the group of a file, and mode 0600, or 0640 with a group. A directory keeps
+  /// its user: 0700, or 0750 with a group. Durable after the next sync of the file itself. Without
+  /// a user and a group: does nothing. PermissionDenied, Unsupported or InvalidArgument when the
+  /// kernel or the file system refuses; the file then keeps its user.
+  virtual Status SetAccess(const std::string& path, const FileAccess& access) = 0;
   /// Reads a complete small file. DataLoss when it has more than `bytes_max` bytes.
   virtual Result<std::string> ReadSmallFile(const std::string& path, uint64_t bytes_max) = 0;
   /// Overwrites existing bytes of a file, at any offset, and syncs it. A crash leaves any mixture

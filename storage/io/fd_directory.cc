@@ -57,6 +57,29 @@ Status WriteAll(int fd, std::string_view bytes, const std::string& full) {
   }
   return Status::Ok();
 }
+
+Status ChangeOwner(int fd, uid_t user, gid_t group, const std::string& full) {
+  if (::fchown(fd, user, group) == 0) return Status::Ok();
+  return ErrnoStatus(errno, fmt::format("set the owner of {}", full));
+}
+
+Status SetAccessOfFd(int fd, const FileAccess& access, const std::string& full) {
+  if (!access.user && !access.group) return Status::Ok();
+  struct stat info = {};
+  if (::fstat(fd, &info) != 0) return ErrnoStatus(errno, full);
+  const bool directory = S_ISDIR(info.st_mode);
+  const uid_t same_user = static_cast<uid_t>(-1);
+  const gid_t same_group = static_cast<gid_t>(-1);
+  mode_t mode = directory ? 0700 : 0600;
+  if (access.group) {
+    mode |= directory ? 0050 : 0040;
+    HOLDFAST_RETURN_IF_ERROR(ChangeOwner(fd, same_user, *access.group, full));
+  }
+  // Before the user changes: only the owner of a file may change its mode.
+  if (::fchmod(fd, mode) != 0) return ErrnoStatus(errno, fmt::format("set the mode of {}", full));
+  if (directory || !access.user) return Status::Ok();
+  return ChangeOwner(fd, *access.user, same_group, full);
+}
 }  // namespace
 
 std::string FdDirectory::Full(const std::string& path) const {
@@ -97,10 +120,18 @@ Result<UniqueFd> FdDirectory::OpenRegular(const std::string& path, OpenMode mode
   return fd;
 }
 
-Status FdDirectory::WriteSmallFile(const std::string& path, std::string_view bytes) {
+Status FdDirectory::SetAccess(const std::string& path, const FileAccess& access) {
+  if (!access.user && !access.group) return Status::Ok();
+  HOLDFAST_ASSIGN_OR_RETURN(UniqueFd fd, Open(path, O_RDONLY | O_NONBLOCK, 0));
+  return SetAccessOfFd(fd.get(), access, Full(path));
+}
+
+Status FdDirectory::WriteSmallFile(const std::string& path, std::string_view bytes,
+                                   const FileAccess& access) {
   HOLDFAST_ASSIGN_OR_RETURN(UniqueFd fd, OpenRegular(path, OpenMode::kCreateExclusive, 0));
   std::string full = Full(path);
-  Status status = WriteAll(fd.get(), bytes, full);
+  Status status = SetAccessOfFd(fd.get(), access, full);
+  if (status.ok()) status = WriteAll(fd.get(), bytes, full);
   if (status.ok()) status = SyncFd(fd.get(), full);
   if (!status.ok()) {
     // Remove the file, so that the caller can retry under the same name. Report the first error.

@@ -14,7 +14,10 @@ namespace holdfast {
 /// another process creates leads out of the directory. Thread-safe.
 class FdDirectory : public Directory {
  public:
-  Status WriteSmallFile(const std::string& path, std::string_view bytes) override;
+  using Directory::WriteSmallFile;
+  Status WriteSmallFile(const std::string& path, std::string_view bytes,
+                        const FileAccess& access) override;
+  Status SetAccess(const std::string& path, const FileAccess& access) override;
   Result<std::string> ReadSmallFile(const std::string& path, uint64_t bytes_max) override;
   Status Overwrite(const std::string& path, uint64_t offset,
                    std::span<const std::byte> bytes) override;

@@ -129,7 +129,10 @@ Status RemoveUnfinished(Directory& dir, const ShardIdentity& identity) {
 
 RemoteDirectory::RemoteDirectory(std::unique_ptr<SharedRoot> root, RemoteOptions options,
                                  Clock& clock)
-    : root_(std::move(root)), options_(std::move(options)), clock_(clock) {}
+    : root_(std::move(root)),
+      options_(std::move(options)),
+      access_(options_.access),
+      clock_(clock) {}
 
 RemoteDirectory::~RemoteDirectory() = default;
 
@@ -226,7 +229,7 @@ Result<std::unique_ptr<ShardWriter>> RemoteDirectory::CreateShard(
   auto directories = std::make_unique<DurableDirectories>(opened->dirs);
   const uint64_t unit =
       std::max(RoundDownTo(options_.io.operation_bytes, kBlockBytes), kBlockBytes);
-  const WriterContext context{opened->dirs, *directories, opened->gate, clock_, unit};
+  const WriterContext context{opened->dirs, *directories, opened->gate, clock_, access_, unit};
   auto writer = std::make_unique<VolumeShardWriter>(context, identity, image);
   HOLDFAST_RETURN_IF_ERROR(Check(opened, writer->Start()));
   return std::make_unique<RemoteWriter>(opened, std::move(directories), std::move(writer));

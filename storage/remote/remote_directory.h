@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "storage/io/block_file.h"
+#include "storage/volume/shard_access.h"
 #include "storage/volume/tier_store.h"
 
 namespace holdfast {
@@ -26,7 +27,8 @@ std::unique_ptr<SharedRoot> FileSystemRoot(const std::string& path, const IoOpti
 
 struct RemoteOptions {
   std::string cluster;
-  IoOptions io;  // its queue depth bounds the requests in flight of one shard
+  IoOptions io;           // its queue depth bounds the requests in flight of one shard
+  JobAccess access = {};  // who may use the files of a job; none: only the user of this process
 };
 
 /// The tier remote in a directory that all nodes mount: a parallel or network file system. Each
@@ -75,6 +77,7 @@ class RemoteDirectory final : public TierStore {
 
   const std::unique_ptr<SharedRoot> root_;
   const RemoteOptions options_;
+  ShardAccess access_;
   Clock& clock_;
   mutable Mutex mutex_;
   LifeId life_ HOLDFAST_GUARDED_BY(mutex_);

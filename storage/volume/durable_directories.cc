@@ -3,10 +3,12 @@
 namespace holdfast {
 
 Status DurableDirectories::Make(uint32_t index, const std::string& job,
-                                const std::string& version_path) {
+                                const std::string& version_path, const FileAccess& access) {
   for (const std::string& path : {job, version_path}) {
     Status made = dirs_[index]->MakeDirectory(path);
     if (!made.ok() && made.code() != ErrorCode::kAlreadyExists) return made;
+    // A refusal is reported with the first file.
+    if (access.group) static_cast<void>(dirs_[index]->SetAccess(path, {{}, access.group}));
   }
   return Status::Ok();
 }

@@ -20,8 +20,9 @@ class DurableDirectories {
   explicit DurableDirectories(const std::vector<std::unique_ptr<Directory>>& dirs) : dirs_(dirs) {}
 
   /// Makes `job` and the version's directory `version_path` beneath it in data directory `index`
-  /// where they are missing. They are not durable yet.
-  Status Make(uint32_t index, const std::string& job, const std::string& version_path);
+  /// where they are missing. They are not durable yet. The group of `access` may list both.
+  Status Make(uint32_t index, const std::string& job, const std::string& version_path,
+              const FileAccess& access);
   /// Makes the entries of both directories durable.
   Status Sync(uint32_t index, const std::string& job, const std::string& version_path);
   /// Drops the record of a version's directories. Call it when they are removed.

@@ -34,13 +34,9 @@ Status PartWriter::Create(PartPlan plan, std::span<const std::byte> image) {
   plan_ = std::move(plan);
   image_ = image;
   temporary_name_ = TemporaryName(final_name_);
-  HOLDFAST_ASSIGN_OR_RETURN(
-      file_, dir_.OpenFile(version_path_ + "/" + temporary_name_, OpenMode::kCreateExclusive));
+  HOLDFAST_ASSIGN_OR_RETURN(file_, dir_.OpenFile(temporary_path(), OpenMode::kCreateExclusive));
   exists_ = true;
   HOLDFAST_CRASH_POINT("volume.after_create");
-  uint64_t file_bytes = FileOffset(plan_.image_end);
-  HOLDFAST_RETURN_IF_ERROR(file_->Allocate(RoundUpTo(file_bytes, kBlockBytes)));
-  HOLDFAST_CRASH_POINT("volume.after_allocate");
   uint64_t head_bytes = RoundUpTo(plan_.header.size(), kBlockBytes);
   next_image_ = std::min(plan_.image_end, plan_.image_begin + head_bytes - plan_.header.size());
   head_queued_ = plan_.header.empty();
@@ -48,6 +44,13 @@ Status PartWriter::Create(PartPlan plan, std::span<const std::byte> image) {
   header_crc_ = Crc32c(std::as_bytes(std::span(plan_.header)));
   HOLDFAST_ASSIGN_OR_RETURN(head_, AlignedBuffer::Allocate(head_bytes));
   std::memcpy(head_.data(), plan_.header.data(), plan_.header.size());
+  return Status::Ok();
+}
+
+Status PartWriter::Reserve() {
+  const uint64_t file_bytes = FileOffset(plan_.image_end);
+  HOLDFAST_RETURN_IF_ERROR(file_->Allocate(RoundUpTo(file_bytes, kBlockBytes)));
+  HOLDFAST_CRASH_POINT("volume.after_allocate");
   return Status::Ok();
 }
 
@@ -119,6 +122,7 @@ VolumeShardWriter::VolumeShardWriter(const WriterContext& context, ShardIdentity
                                      std::span<const std::byte> image)
     : context_(context),
       identity_(std::move(identity)),
+      access_(context.access.Of(identity_.job)),
       version_path_(VersionPath(identity_.job, identity_.version)),
       image_(image) {}
 
@@ -149,7 +153,7 @@ Status VolumeShardWriter::ForAll(size_t count, const Work& work) {
 }
 
 Status VolumeShardWriter::Start() {
-  HOLDFAST_RETURN_IF_ERROR(context_.directories.Make(0, identity_.job, version_path_));
+  HOLDFAST_RETURN_IF_ERROR(context_.directories.Make(0, identity_.job, version_path_, access_));
   // Remove the seal of an earlier attempt that failed in its last step.
   std::string stale_seal = version_path_ + "/" + SealName(identity_.rank);
   Status removed = context_.dirs[0]->RemoveFile(stale_seal);
@@ -172,11 +176,18 @@ Status VolumeShardWriter::CreateParts(std::vector<PartPlan> plans) {
   auto count = static_cast<uint32_t>(plans.size());
   for (uint32_t i = 0; i < count; ++i) {
     if (i > 0) {
-      HOLDFAST_RETURN_IF_ERROR(context_.directories.Make(i, identity_.job, version_path_));
+      HOLDFAST_RETURN_IF_ERROR(context_.directories.Make(i, identity_.job, version_path_, access_));
     }
     parts_.push_back(std::make_unique<PartWriter>(*context_.dirs[i], version_path_,
                                                   PartName(identity_.rank, i, count)));
-    HOLDFAST_RETURN_IF_ERROR(parts_.back()->Create(std::move(plans[i]), image_));
+    PartWriter& part = *parts_.back();
+    HOLDFAST_RETURN_IF_ERROR(part.Create(std::move(plans[i]), image_));
+    // Before the space is reserved: the space counts in the quota of the file's owner.
+    HOLDFAST_ASSIGN_OR_RETURN(
+        const FileAccess given,
+        context_.access.Give(*context_.dirs[i], part.temporary_path(), identity_.job, access_));
+    if (i == 0) seal_access_ = given;
+    HOLDFAST_RETURN_IF_ERROR(part.Reserve());
   }
   // Sync the directories while the data is written.
   if (image_.size() >= kMinBytesForThreads) {
@@ -344,7 +355,8 @@ Status VolumeShardWriter::FinishPartsAndSeal(const ShardSeal& seal,
   // A seal under its temporary name has no effect, so it need not wait for the data.
   return ForAll(parts_.size() + 1, [&](size_t i) {
     if (i < parts_.size()) return parts_[i]->Finish();
-    Status written = context_.dirs[0]->WriteSmallFile(seal_temporary, EncodeSeal(seal));
+    Status written =
+        context_.dirs[0]->WriteSmallFile(seal_temporary, EncodeSeal(seal), seal_access_);
     HOLDFAST_CRASH_POINT("volume.after_seal_write");
     return written;
   });

@@ -15,6 +15,7 @@
 #include "storage/io/block_file.h"
 #include "storage/volume/aligned_buffer.h"
 #include "storage/volume/durable_directories.h"
+#include "storage/volume/shard_access.h"
 #include "storage/volume/volume.h"
 
 namespace holdfast {
@@ -41,6 +42,7 @@ struct WriterContext {
   DurableDirectories& directories;
   PublishGate& gate;
   Clock& clock;
+  ShardAccess& access;
   uint64_t unit_bytes;  // streaming writes are multiples of this, except for the last
 };
 
@@ -51,9 +53,12 @@ class PartWriter {
   PartWriter(Directory& dir, std::string version_path, std::string final_name);
   ~PartWriter();  // Removes the file unless Keep() was called.
 
-  /// Creates the temporary file and reserves its space. An empty header means that the part is the
-  /// complete image.
+  /// Creates the temporary file. An empty header means that the part is the complete image.
   Status Create(PartPlan plan, std::span<const std::byte> image);
+  /// Reserves the space of the file.
+  Status Reserve();
+  /// Returns the path of the temporary file.
+  std::string temporary_path() const { return version_path_ + "/" + temporary_name_; }
   /// Queues bytes in [0, ready_bytes) of the image, in multiples of `unit_bytes` and at most
   /// `bytes_max`. Returns true when it queued any.
   Result<bool> QueueReady(uint64_t ready_bytes, uint64_t unit_bytes, uint64_t bytes_max);
@@ -135,6 +140,8 @@ class VolumeShardWriter : public ShardWriter {
 
   WriterContext context_;
   ShardIdentity identity_;
+  const FileAccess access_;
+  FileAccess seal_access_;  // that of the first part
   std::string version_path_;
   std::span<const std::byte> image_;
   uint64_t ready_bytes_ = 0;

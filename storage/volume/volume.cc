@@ -28,11 +28,12 @@ namespace {
 /// the files. Thread-safe.
 class DiskVolume final : public Volume, private PublishGate {
  public:
-  DiskVolume(DirectoryList dirs, DirectoryLock lock, const IoOptions& io, Clock& clock,
-             bool read_only)
+  DiskVolume(DirectoryList dirs, DirectoryLock lock, const IoOptions& io, JobAccess access,
+             Clock& clock, bool read_only)
       : dirs_(std::move(dirs)),
         lock_(std::move(lock)),
         io_(io),
+        access_(std::move(access)),
         clock_(clock),
         read_only_(read_only),
         directories_(dirs_) {}
@@ -97,6 +98,7 @@ class DiskVolume final : public Volume, private PublishGate {
   const DirectoryList dirs_;
   const DirectoryLock lock_;
   const IoOptions io_;
+  ShardAccess access_;
   Clock& clock_;
   const bool read_only_;
   DurableDirectories directories_;
@@ -158,7 +160,7 @@ Result<std::unique_ptr<ShardWriter>> DiskVolume::CreateShard(const ShardIdentity
   }
   HOLDFAST_RETURN_IF_ERROR(Admit(identity.key()));
   uint64_t unit_bytes = std::max(RoundDownTo(io_.operation_bytes, kBlockBytes), kBlockBytes);
-  WriterContext context{dirs_, directories_, *this, clock_, unit_bytes};
+  WriterContext context{dirs_, directories_, *this, clock_, access_, unit_bytes};
   auto writer = std::make_unique<VolumeShardWriter>(context, identity, image);
   Status started = writer->Start();
   if (!started.ok()) {
@@ -365,8 +367,8 @@ Result<std::unique_ptr<Volume>> Volume::Open(std::vector<std::unique_ptr<Directo
   HOLDFAST_RETURN_IF_ERROR(ValidateName("cluster", options.cluster));
   HOLDFAST_ASSIGN_OR_RETURN(DirectoryLock lock, DirectoryLock::Acquire(dirs));
   HOLDFAST_RETURN_IF_ERROR(ClaimDirectories(dirs, options.cluster));
-  auto volume = std::make_unique<DiskVolume>(std::move(dirs), std::move(lock), options.io, clock,
-                                             /*read_only=*/false);
+  auto volume = std::make_unique<DiskVolume>(std::move(dirs), std::move(lock), options.io,
+                                             options.access, clock, /*read_only=*/false);
   HOLDFAST_RETURN_IF_ERROR(volume->Recover());
   const RecoveryReport& report = volume->recovery();
   Log(LogLevel::kInfo, "VolumeOpened",
@@ -384,8 +386,8 @@ Result<std::unique_ptr<Volume>> OpenVolumeReadOnly(const std::vector<std::string
     dirs.push_back(std::move(dir));
   }
   HOLDFAST_RETURN_IF_ERROR(OrderDirectories(&dirs));
-  auto volume = std::make_unique<DiskVolume>(std::move(dirs), DirectoryLock(), io, Clock::Real(),
-                                             /*read_only=*/true);
+  auto volume = std::make_unique<DiskVolume>(std::move(dirs), DirectoryLock(), io, JobAccess(),
+                                             Clock::Real(), /*read_only=*/true);
   HOLDFAST_RETURN_IF_ERROR(volume->Recover());
   return volume;
 }

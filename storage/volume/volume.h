@@ -16,6 +16,7 @@
 #include "storage/format/seal.h"
 #include "storage/io/block_file.h"
 #include "storage/volume/seen_life.h"
+#include "storage/volume/shard_access.h"
 #include "storage/volume/tier_store.h"
 
 // The versions on one node's disks. Layout, publishing order and recovery: docs/formats/volume.md.
@@ -26,6 +27,7 @@ struct VolumeOptions {
   std::string cluster;  // written into a new data directory; directories of others are refused
   std::string node;
   IoOptions io;
+  JobAccess access = {};  // who may use the files of a job; none: only the user of this process
 };
 
 /// The findings and actions of Open(), for the log and for tests.

@@ -221,7 +221,9 @@ class SimDirectory final : public Directory {
         path_(base_ == "." ? "/sim" : "/sim/" + base_) {}
 
   Result<std::unique_ptr<BlockFile>> OpenFile(const std::string& path, OpenMode mode) override;
-  Status WriteSmallFile(const std::string& path, std::string_view bytes) override;
+  Status WriteSmallFile(const std::string& path, std::string_view bytes,
+                        const FileAccess& access) override;
+  Status SetAccess(const std::string& path, const FileAccess& access) override;
   Result<std::string> ReadSmallFile(const std::string& path, uint64_t bytes_max) override;
   Status Overwrite(const std::string& path, uint64_t offset,
                    std::span<const std::byte> bytes) override;
@@ -278,7 +280,17 @@ Result<std::unique_ptr<BlockFile>> SimDirectory::OpenFile(const std::string& pat
                                         mode == OpenMode::kCreateExclusive);
 }
 
-Status SimDirectory::WriteSmallFile(const std::string& path, std::string_view bytes) {
+/// The simulated disk has one user.
+Status SimDirectory::SetAccess(const std::string& path, const FileAccess& /*access*/) {
+  HOLDFAST_ASSIGN_OR_RETURN(std::string full, FromRoot(path, false));
+  MutexLock lock(disk_.mutex);
+  HOLDFAST_RETURN_IF_ERROR(disk_.CheckAlive(generation_));
+  auto inode = disk_.Find(full);
+  return inode ? Status::Ok() : inode.error();
+}
+
+Status SimDirectory::WriteSmallFile(const std::string& path, std::string_view bytes,
+                                    const FileAccess& /*access*/) {
   HOLDFAST_ASSIGN_OR_RETURN(std::string full, FromRoot(path, false));
   MutexLock lock(disk_.mutex);
   HOLDFAST_RETURN_IF_ERROR(disk_.Count(generation_, SimOp::kCreate, full));

@@ -3,8 +3,6 @@
 // uses the real processes.
 
 #include <grpcpp/grpcpp.h>
-#include <sys/socket.h>
-#include <sys/un.h>
 
 #include <atomic>
 #include <chrono>
@@ -750,51 +748,6 @@ TEST_F(OnlineTest, RestoreWithoutAVersionFails) {
 }
 
 TEST_F(OnlineTest, AShortCommandPrintsNothingOnStderr) { EXPECT_EQ(Restore().err, ""); }
-
-TEST(UnreachableTest, NoServerListens) {
-  TempFolder folder;
-  for (const std::string& endpoint :
-       {"unix:" + (folder / "none.sock"), std::string("127.0.0.1:1")}) {
-    CliResult result = RunCli({"status", "--endpoint", endpoint});
-    EXPECT_EQ(result.exit_code, 5) << result.Shown();
-    EXPECT_THAT(result.err, AllOf(HasSubstr("cannot reach the coordinator at " + endpoint),
-                                  HasSubstr("is holdfast-coordinator running?")));
-    EXPECT_EQ(result.out, "");
-  }
-}
-
-TEST(UnreachableTest, EndpointFromTheEnvironment) {
-  CliOptions options;
-  options.env = {"HOLDFAST_ENDPOINT=unix:/nonexistent/by-env.sock"};
-  EXPECT_THAT(RunCli({"status"}, options).err, HasSubstr("by-env.sock"));
-  EXPECT_THAT(RunCli({"status", "--endpoint", "unix:/nonexistent/by-flag.sock"}, options).err,
-              HasSubstr("by-flag.sock"));
-}
-
-TEST(UnreachableTest, BadEndpoints) {
-  for (const char* endpoint : {"nonsense", "127.0.0.1:99999", "unix:relative", ""}) {
-    CliResult result = RunCli({"status", "--endpoint", endpoint});
-    EXPECT_EQ(result.exit_code, 64) << endpoint << result.Shown();
-  }
-  CliResult remote = RunCli({"status", "--endpoint", "192.0.2.1:7070"});
-  EXPECT_EQ(remote.exit_code, 1);
-  EXPECT_THAT(remote.err, HasSubstr("TLS"));
-}
-
-TEST(UnreachableTest, ListenerThatNeverAnswers) {
-  TempFolder folder;
-  std::string path = folder / "mute.sock";
-  int listener = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  std::strncpy(address.sun_path, path.c_str(), sizeof(address.sun_path) - 1);
-  ASSERT_EQ(::bind(listener, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
-  ASSERT_EQ(::listen(listener, 4), 0);
-  CliResult result = RunCli({"status", "--endpoint", "unix:" + path, "--timeout", "300ms"});
-  EXPECT_EQ(result.exit_code, 124) << result.Shown();
-  EXPECT_THAT(result.err, HasSubstr("did not answer within 0.3 s"));
-  ::close(listener);
-}
 
 }  // namespace
 }  // namespace holdfast::cli

@@ -4,10 +4,12 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
+#include <grp.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -50,6 +52,9 @@ class UsersTest : public ::testing::Test {
     cluster_.emplace(options);
     const Status started = cluster_->Start();
     ASSERT_TRUE(started.ok()) << started.ToString();
+    // Agents also answer without a coordinator, which starts at the same time.
+    constexpr int kUnreachable = 5;
+    ASSERT_TRUE(WaitUntil([&] { return Root({"status"}).exit_code != kUnreachable; }, kTimeout));
   }
   void TearDown() override {
     cluster_.reset();
@@ -78,10 +83,15 @@ class UsersTest : public ::testing::Test {
   Cluster::CliResult Root(std::vector<std::string> arguments) {
     return As("root", std::move(arguments));
   }
-  /// Saves one step of a job of this process's user, root, and returns its bytes.
+  static std::string SavedBytes() {
+    std::string bytes(8192, '\0');
+    for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(i * 7);
+    return bytes;
+  }
+  /// Saves one step of a job of this process's user, and returns its bytes.
   std::string Save(const std::string& job) {
-    std::vector<uint8_t> bytes(8192);
-    for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<uint8_t>(i * 7);
+    const std::string saved = SavedBytes();
+    std::vector<uint8_t> bytes(saved.begin(), saved.end());
     v1::Options options;
     options.socket_path = cluster_->AgentSocket(0);
     options.job = job;
@@ -93,7 +103,7 @@ class UsersTest : public ::testing::Test {
     EXPECT_TRUE(client->Save(1).ok());
     EXPECT_TRUE(client->Wait(1, v1::Tier::kDisk, std::chrono::seconds(30)).ok());
     EXPECT_TRUE(client->Close().ok());
-    return {bytes.begin(), bytes.end()};
+    return saved;
   }
 
   /// Whether a connection to the agent, which this process closes again, needs no wait.
@@ -153,6 +163,65 @@ TEST_F(UsersTest, AnotherUserGetsNothingOfRootsJob) {
   EXPECT_THAT(found, HasSubstr(bytes));
 }
 
+/// Expects the owner and the mode of every shard's file of a job beneath `folder`. Returns their
+/// number.
+int ExpectFiles(const std::string& folder, const std::string& job, uid_t user, gid_t group,
+                mode_t mode) {
+  int files = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    if (entry.path().string().find("/" + job + "/") == std::string::npos) continue;
+    if (!entry.is_regular_file()) continue;
+    struct stat info {};
+    EXPECT_EQ(::stat(entry.path().c_str(), &info), 0);
+    EXPECT_EQ(info.st_uid, user) << entry.path();
+    EXPECT_EQ(info.st_gid, group) << entry.path();
+    EXPECT_EQ(info.st_mode & 07777U, mode) << entry.path();
+    ++files;
+  }
+  return files;
+}
+
+TEST_F(UsersTest, TheFilesOfAJobBelongToItsOwner) {
+  Save("roots");
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const bool user =
+        ::setgroups(0, nullptr) == 0 && ::setgid(kStranger) == 0 && ::setuid(kStranger) == 0;
+    ::_exit(user && !Save("theirs").empty() && !::testing::Test::HasFailure() ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_EQ(status, 0);
+  const std::string data = cluster_->DataDirs(0).at(0);
+  EXPECT_GE(ExpectFiles(data, "theirs", kStranger, ::getegid(), 0600), 2);
+  EXPECT_GE(ExpectFiles(data, "roots", 0, ::getegid(), 0600), 2);
+  // The agent reads the files again, and restored files belong to the user who asks.
+  cluster_->agent(0).Signal(SIGKILL);
+  cluster_->agent(0).WaitFor(kTimeout);
+  cluster_->KillKeeper(0);
+  Status started = cluster_->StartAgent(0);
+  if (started.ok()) started = cluster_->AwaitAgent(0);
+  ASSERT_TRUE(started.ok()) << started.ToString();
+  const std::string to = root_ + "/stranger/out";
+  Cluster::CliResult exported;
+  ASSERT_TRUE(WaitUntil(
+      [&] {
+        exported = Stranger({"restore", "theirs", "--to", to});
+        return exported.exit_code == 0;
+      },
+      kTimeout))
+      << exported.out;
+  std::string found;
+  for (const auto& entry : fs::recursive_directory_iterator(to)) {
+    struct stat info {};
+    ASSERT_EQ(::stat(entry.path().c_str(), &info), 0);
+    EXPECT_EQ(info.st_uid, kStranger) << entry.path();
+    if (entry.is_regular_file()) found += ReadAll(entry.path());
+  }
+  EXPECT_THAT(found, HasSubstr(SavedBytes()));
+  EXPECT_EQ(Stranger({"verify", "theirs", "--deep"}).exit_code, 0);
+}
+
 TEST_F(UsersTest, WorkersRunAsTheUserWhoAsks) {
   const std::string script =
       "id -un; id -G; echo home=$HOME user=$USER; env; cat /proc/self/status; umask";
@@ -192,7 +261,8 @@ TEST_F(UsersTest, WorkersRunAsTheUserWhoAsks) {
 TEST_F(UsersTest, OnlyConfiguredUsersCanBeNamed) {
   const std::vector<std::string> run = {"run",     "--job", "other", "--user", "games",
                                         "--chdir", "/",     "--",    "id"};
-  EXPECT_THAT(Stranger(run).out, HasSubstr("only an operator may start workers of another user"));
+  EXPECT_THAT(Stranger(run).out,
+              HasSubstr("only an operator or a runner may start workers of another user"));
   EXPECT_THAT(Root(run).out, HasSubstr("access.run_as_users of the coordinator does not name"));
 }
 

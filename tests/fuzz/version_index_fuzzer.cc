@@ -52,7 +52,7 @@ void ReadAll(const VersionIndex& index) {
 /// agent does with those of its peers.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::vector<uint64_t> memory((size + 7) / 8);
-  std::memcpy(memory.data(), data, size);
+  if (size != 0) std::memcpy(memory.data(), data, size);
   const auto index = VersionIndex::Open(std::as_bytes(std::span(memory)).first(size));
   if (!index) {
     FUZZ_REQUIRE(index.error().code() == ErrorCode::kDataLoss);

@@ -6,6 +6,8 @@ import pathlib
 import shutil
 import signal
 import socket
+import ssl
+import struct
 import subprocess
 import tempfile
 import time
@@ -40,13 +42,49 @@ def wait_for(condition, seconds: float, what: str):
     raise AssertionError(f"after {seconds} s: {what}")
 
 
+def call(address: str, method: str, identity: pathlib.Path, authorities: pathlib.Path) -> bool:
+    """Calls a gRPC method with an empty request. Returns whether the server answers with a message: a call that the
+    server refuses gets a status only."""
+    host, port = address.rsplit(":", 1)
+    context = ssl.create_default_context(cafile=authorities)
+    context.load_cert_chain(identity)
+    context.set_alpn_protocols(["h2"])
+
+    def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+        return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
+
+    def header(name: str, value: str) -> bytes:  # a literal that the receiver does not index
+        return b"\0" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
+
+    headers = b"".join(header(*one) for one in (
+        (":method", "POST"), (":scheme", "https"), (":path", method), (":authority", address),
+        ("content-type", "application/grpc"), ("te", "trailers")))
+    request = (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4, 0, 0) + frame(1, 4, 1, headers) +
+               frame(0, 1, 1, bytes(5)))
+    with socket.create_connection((host, int(port)), timeout=10) as plain, \
+            context.wrap_socket(plain, server_hostname=host) as connection:
+        connection.sendall(request)
+        stream = connection.makefile("rb")
+        while True:
+            head = stream.read(9)
+            assert len(head) == 9, "the server ended the connection"
+            payload = stream.read(int.from_bytes(head[:3], "big"))
+            kind, flags, number = struct.unpack(">BBI", head[3:])
+            if kind == 0 and number == 1 and payload:
+                return True
+            if kind in (1, 3) and number == 1 and (kind == 3 or flags & 1):
+                return False
+
+
 class Cluster:
     """One coordinator and its nodes. `root` has a folder for each machine."""
 
-    def __init__(self, root: pathlib.Path, name: str = "test", certificate_s: int = 86_400):
+    def __init__(self, root: pathlib.Path, name: str = "test", certificate_s: int = 86_400,
+                 settings: tuple[str, ...] = ()):
         self.root = root
         self.name = name
         self.certificate_s = certificate_s
+        self.settings = settings
         self.endpoint = f"{HOST}:{free_port()}"
         self.join_address = f"{HOST}:{free_port()}"
         self.processes = {}
@@ -96,7 +134,7 @@ class Cluster:
     def start_coordinator(self):
         before = self.log("coordinator").count("JoinListening")
         self.start("coordinator", "holdfast-coordinator", f"data_dir={self.folder('coordinator')}/data",
-                   f"join.certificate_s={self.certificate_s}")
+                   f"join.certificate_s={self.certificate_s}", *self.settings)
         self.await_log("coordinator", "JoinListening", before + 1)
 
     def await_log(self, machine: str, event: str, count: int = 1, seconds: float = 30):
@@ -122,18 +160,33 @@ class Cluster:
         return self.run(machine, "join", address or self.join_address, token, "--name", machine, "--address", HOST,
                         *self.folders(machine), *arguments)
 
-    def add_node(self, node: str, token: str = ""):
+    def add_node(self, node: str, token: str = "", settings: tuple[str, ...] = ()):
         """Lets a node join and starts its agent."""
         done = self.join(node, token or self.token("--node", node))
         assert done.returncode == 0, done.stderr
-        self.start_agent(node)
+        self.start_agent(node, *settings)
 
-    def start_agent(self, node: str):
+    def start_agent(self, node: str, *settings: str):
         folder = self.folder(node)
         before = self.log(node).count("AgentReady")
         self.start(node, "holdfast-agent", f"run_dir={folder}/run", f'data_dirs=["{folder}/data"]',
-                   "arena.bytes=64MiB", f"data_listen={HOST}:0", f"peers.listen={HOST}:0", "io.io_uring=false")
+                   "arena.bytes=64MiB", f"data_listen={HOST}:0", f"peers.listen={HOST}:0", "io.io_uring=false", *settings)
         self.await_log(node, "AgentReady", before + 1)
+
+    def start_injector(self, node: str, *settings: str) -> str:
+        """Starts a fault injector with the certificate of the node. Returns its address."""
+        folder, address = self.folder(node), f"{HOST}:{free_port()}"
+        config = folder / "etc" / "fault.toml"
+        config.write_text(
+            f'cluster = "{self.name}"\nnode = "{node}"\nlisten = "{address}"\nrun_dir = "{folder}/fault"\n'
+            f'agent_run_dir = "{folder}/run"\ndata_dirs = ["{folder}/data"]\ncoordinator = "{self.endpoint}"\n\n'
+            f'[drills]\nenabled = true\n\n[tls]\nca = "{folder}/tls/ca.crt"\ncert = "{folder}/tls/agent.pem"\n'
+            f'key = "{folder}/tls/agent.pem"\n')
+        name = f"{node}-fault"
+        self.folder(name).mkdir(exist_ok=True)
+        self.start(name, "holdfast-fault", *settings, config=config)
+        self.await_log(name, "InjectorReady")
+        return address
 
     def nodes_up(self) -> set[str]:
         nodes = self.json("nodes")["nodes"]
@@ -161,10 +214,11 @@ class Cluster:
 class ClusterTest(unittest.TestCase):
     """Makes clusters that end with the test."""
 
-    def make(self, **options) -> Cluster:
+    def make(self, start: bool = True, **options) -> Cluster:
         root = pathlib.Path(tempfile.mkdtemp(prefix="hfsec-"))
         self.addCleanup(shutil.rmtree, root, ignore_errors=True)
         cluster = Cluster(root, **options)
         self.addCleanup(cluster.close)
-        cluster.start_coordinator()
+        if start:
+            cluster.start_coordinator()
         return cluster

@@ -7,7 +7,7 @@ import subprocess
 import time
 import unittest
 
-from cluster import HOST, ClusterTest, wait_for
+from cluster import HOST, ClusterTest, call, wait_for
 
 
 def serial(path) -> str:
@@ -76,6 +76,40 @@ class LifetimeTest(ClusterTest):
         self.assertIn("(revoked) has no role", cluster.run("bob", "certificates").stderr)
         self.assertIn("join again with a new token", cluster.run("bob", "certificates").stderr)
         cluster.hf("certificates")  # the other operator is not affected
+
+    def test_a_fault_injector_refuses_revoked_names_and_ends_when_it_is_revoked(self):
+        cluster = self.make()
+        cluster.add_node("n1")
+        for name in ("bob", "eve"):
+            done = cluster.join(name, cluster.token("--node", name, role="operator"))
+            self.assertEqual(done.returncode, 0, done.stderr)
+        cluster.hf("revoke", "operator", "eve", "--yes")  # before the injector starts
+        address = cluster.start_injector("n1")
+        authorities = cluster.folder("n1") / "tls" / "ca.crt"
+
+        def accepted(name) -> bool:
+            return call(address, "/holdfast.faults.FaultInjector/End",
+                        cluster.folder(name) / "etc" / "operator.pem", authorities)
+
+        wait_for(lambda: not accepted("eve"), 5, "a name that was revoked earlier is refused")
+        self.assertTrue(accepted("bob"))
+        cluster.hf("revoke", "operator", "bob", "--yes")
+        wait_for(lambda: not accepted("bob"), 5, "the revoked operator is refused")
+        wait_for(lambda: not accepted("bob") and "operator/bob (revoked)" in cluster.log("n1-fault"), 5,
+                 "the log names the caller")  # at most one line a second
+        self.assertTrue(accepted("coordinator"), "another operator is not affected")
+        # Without a coordinator, the list stays.
+        cluster.stop("coordinator")
+        self.assertFalse(accepted("bob"))
+        self.assertTrue(accepted("coordinator"))
+        cluster.start_coordinator()
+        # The injector's own identity.
+        injector = cluster.processes.pop("n1-fault")
+        cluster.hf("revoke", "agent", "n1", "--yes")
+        self.assertEqual(injector.wait(timeout=5), 1)
+        self.assertIn("refuses this injector's certificate", cluster.log("n1-fault"))
+        with self.assertRaises(OSError):
+            accepted("coordinator")
 
     def test_the_authority_is_replaced_while_the_cluster_runs(self):
         cluster = self.make()

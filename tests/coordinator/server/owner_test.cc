@@ -52,7 +52,45 @@ TEST(RunUser, OperatorsNameConfiguredUsersOnly) {
               HasSubstr("access.run_as_users"));
   EXPECT_EQ(RunUserOf(root, "root", {"root"}).value(), 0U) << "the configuration names root";
   EXPECT_THAT(RunUserOf(UserOf(5, "games"), "bin", {"bin"}).error().message(),
-              HasSubstr("only an operator"));
+              HasSubstr("only an operator or a runner"));
+}
+
+Caller RunnerOf(const std::string& user) {
+  Caller runner;
+  runner.name = "spiffe://c/runner/" + user;
+  runner.user = user;
+  runner.roles = Only(Role::kRunner);
+  return runner;
+}
+
+TEST(RunUser, ARunnerNamesItselfOrAConfiguredUser) {
+  EXPECT_EQ(RunUserOf(RunnerOf("bin"), "bin", {}).value(), 2U);
+  EXPECT_EQ(RunUserOf(RunnerOf("bin"), "games", {"games"}).value(), 5U);
+  EXPECT_THAT(RunUserOf(RunnerOf("bin"), "games", {"bin"}).error().message(),
+              HasSubstr("access.run_as_users"));
+  EXPECT_EQ(RunUserOf(RunnerOf("root"), "root", {}).error().code(), ErrorCode::kPermissionDenied)
+      << "a name is no proof that its bearer is root";
+  EXPECT_EQ(RunUserOf(RunnerOf(""), "games", {"games"}).value(), 5U);
+}
+
+TEST(RunUser, ARunnerStopsJobsOfItsOwnUserOrAConfiguredOne) {
+  const JobOwner of_bin{true, 2};
+  const auto code = [](const Status& status) { return status.code(); };
+  EXPECT_EQ(code(CheckMayStop(RunnerOf("bin"), "j", of_bin, {})), ErrorCode::kOk);
+  EXPECT_EQ(code(CheckMayStop(RunnerOf("games"), "j", of_bin, {"bin"})), ErrorCode::kOk);
+  const Status refused = CheckMayStop(RunnerOf("games"), "j", of_bin, {"man", "no-such-user"});
+  EXPECT_EQ(refused.code(), ErrorCode::kPermissionDenied);
+  EXPECT_THAT(refused.message(), HasSubstr("job 'j' belongs to uid 2; spiffe://c/runner/games"));
+  EXPECT_EQ(code(CheckMayStop(RunnerOf(""), "j", of_bin, {})), ErrorCode::kPermissionDenied);
+  EXPECT_EQ(code(CheckMayStop(RunnerOf("bin"), "j", JobOwner{true, {}}, {})),
+            ErrorCode::kPermissionDenied)
+      << "a job without an owner is for operators";
+  EXPECT_EQ(code(CheckMayStop(RunnerOf("bin"), "j", JobOwner{}, {})), ErrorCode::kOk)
+      << "the answer is that there is no such job";
+  Caller all = RunnerOf("games");
+  all.roles = kAllRoles;
+  EXPECT_EQ(code(CheckMayStop(all, "j", of_bin, {})), ErrorCode::kOk);
+  EXPECT_EQ(code(CheckMayStop(UserOf(0, "root", kAllRoles), "j", of_bin, {})), ErrorCode::kOk);
 }
 
 TEST(OwnerTable, FollowsRecordsAndEffects) {

@@ -321,6 +321,44 @@ TEST_P(DirectoryContract, SmallFiles) {
   EXPECT_EQ(directory().ReadSmallFile("empty", 0).value_or("?"), "");
 }
 
+struct stat StatOf(const std::string& path) {
+  struct stat info {};
+  EXPECT_EQ(::stat(path.c_str(), &info), 0) << path;
+  return info;
+}
+
+TEST_P(DirectoryContract, AccessIsSetBeforeAFileIsComplete) {
+  const FileAccess owned{65'534, {}};
+  const FileAccess shared{65'534, 60};
+  if (!real()) {
+    ASSERT_OK(directory().WriteSmallFile("owned", "1", owned));
+    ASSERT_OK(directory().SetAccess("owned", shared));
+    EXPECT_CODE(directory().SetAccess("absent", shared), ErrorCode::kNotFound);
+    return;
+  }
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can give files away";
+  ASSERT_OK(directory().WriteSmallFile("owned", "1", owned));
+  ASSERT_OK(directory().WriteSmallFile("shared", "1", shared));
+  ASSERT_OK(directory().WriteSmallFile("plain", "1", FileAccess{}));
+  ASSERT_NE(Create("data"), nullptr);
+  ASSERT_OK(directory().SetAccess("data", shared));
+  ASSERT_OK(directory().MakeDirectory("folder"));
+  ASSERT_OK(directory().SetAccess("folder", shared));
+  EXPECT_CODE(directory().SetAccess("absent", shared), ErrorCode::kNotFound);
+  const auto expect = [this](const std::string& name, uid_t user, gid_t group, mode_t mode) {
+    const struct stat info = StatOf(real_path() + "/" + name);
+    EXPECT_EQ(info.st_uid, user) << name;
+    EXPECT_EQ(info.st_gid, group) << name;
+    EXPECT_EQ(info.st_mode & 07777U, mode) << name;
+  };
+  expect("owned", 65'534, ::getegid(), 0600);
+  expect("shared", 65'534, 60, 0640);
+  expect("data", 65'534, 60, 0640);
+  expect("folder", 0, 60, 0750);
+  EXPECT_EQ(StatOf(real_path() + "/plain").st_uid, 0U);
+  EXPECT_EQ(directory().ReadSmallFile("owned", 10).value_or("?"), "1");
+}
+
 TEST_P(DirectoryContract, OverwriteChangesOnlyItsRange) {
   constexpr uint64_t kBytes = 3 * kBlockBytes + 77;
   AlignedBuffer content(4 * kBlockBytes, 5);

@@ -1,6 +1,13 @@
 // The contract of TierStore, for every tier that has one: the disks of a node and tier remote, on a
 // simulated disk and on a real file system.
 
+#include <linux/capability.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <array>
+#include <filesystem>
 #include <functional>
 
 #include "tests/storage/tiers/sim_root.h"
@@ -18,8 +25,12 @@ class Bench {
   virtual std::unique_ptr<TierStore> Open() = 0;
   virtual void LosePower() {}
   virtual SimDisk* disk() { return nullptr; }
+  /// Returns the folder on a real file system; empty: simulated.
+  virtual std::string folder() { return ""; }
   /// Flips one bit of the shard's data.
   virtual void Damage(const ShardKey& key) = 0;
+
+  JobAccess access;  // for the next Open()
 };
 
 void FlipIn(std::vector<std::byte>& bytes) { bytes[bytes.size() / 2] ^= std::byte{0x10}; }
@@ -56,6 +67,7 @@ class SimRemoteTier final : public SimBench {
 
 class RealBench : public Bench {
  public:
+  std::string folder() override { return folder_.path(); }
   void Damage(const ShardKey& key) override {
     for (const std::string& file : FilesBeneath(folder_.path())) {
       const std::string path = folder_.path() + "/" + file;
@@ -69,13 +81,18 @@ class RealBench : public Bench {
 
 class RealDiskTier final : public RealBench {
  public:
-  std::unique_ptr<TierStore> Open() override { return *OpenReal(folder_.Dirs(1)); }
+  std::unique_ptr<TierStore> Open() override {
+    VolumeOptions options = TestOptions();
+    options.access = access;
+    return *OpenReal(folder_.Dirs(1), options);
+  }
 };
 
 class RealRemoteTier final : public RealBench {
  public:
   std::unique_ptr<TierStore> Open() override {
-    const RemoteOptions options = RemoteTestOptions();
+    RemoteOptions options = RemoteTestOptions();
+    options.access = access;
     auto store = std::make_unique<RemoteDirectory>(FileSystemRoot(folder_.path(), options.io),
                                                    options, Clock::Real());
     store->SetLife(kLife);
@@ -265,6 +282,65 @@ TEST_P(TierContractTest, APowerCutAtAnyStepLeavesACompleteShardOrNone) {
     published = false;
     if (step > 200) break;
   }
+}
+
+/// Removes a capability from this thread, as of an agent that does not have it.
+class WithoutCapability {
+ public:
+  explicit WithoutCapability(int capability) {
+    ::syscall(SYS_capget, &header_, before_.data());
+    auto less = before_;
+    less[0].effective &= ~CAP_TO_MASK(capability);
+    EXPECT_EQ(::syscall(SYS_capset, &header_, less.data()), 0);
+  }
+  ~WithoutCapability() { EXPECT_EQ(::syscall(SYS_capset, &header_, before_.data()), 0); }
+
+ private:
+  __user_cap_header_struct header_{_LINUX_CAPABILITY_VERSION_3, 0};
+  std::array<__user_cap_data_struct, 2> before_{};
+};
+
+TEST_P(TierContractTest, TheFilesOfAShardBelongToTheUserOfTheirJob) {
+  if (bench_->folder().empty()) GTEST_SKIP() << "the simulated disk has one user";
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can give files away";
+  constexpr uid_t kOwner = 65'534;
+  constexpr gid_t kGroup = 60;
+  bench_->access = [](const std::string& job) {
+    return job == "job" ? FileAccess{kOwner, kGroup} : FileAccess{};
+  };
+  Reopen();
+  const TestImage other{Shard(1, 10, 0, "other"), kData};
+  ASSERT_STATUS_OK(WriteTo(*store_, a_));
+  ASSERT_STATUS_OK(WriteTo(*store_, other));
+  const TestImage refused{Shard(1, 30, 0), kData};
+  {
+    WithoutCapability chown(CAP_CHOWN);
+    ASSERT_STATUS_OK(WriteTo(*store_, refused));
+  }
+  size_t files = 0;
+  for (const std::string& file : FilesBeneath(bench_->folder())) {
+    const bool kept =
+        file.find("other/") != std::string::npos || file.find("v1-30/") != std::string::npos;
+    if (!kept && file.find("job/") == std::string::npos) continue;
+    struct stat info {};
+    ASSERT_EQ(::stat((bench_->folder() + "/" + file).c_str(), &info), 0) << file;
+    EXPECT_EQ(info.st_uid, kept ? 0 : kOwner) << file;
+    EXPECT_EQ(info.st_gid, kept ? ::getegid() : kGroup) << file;
+    EXPECT_TRUE(kept || (info.st_mode & 07777U) == 0640U) << file;
+    const std::string folder = std::filesystem::path(bench_->folder() + "/" + file).parent_path();
+    ASSERT_EQ(::stat(folder.c_str(), &info), 0) << folder;
+    EXPECT_EQ(info.st_uid, 0U) << folder;
+    EXPECT_TRUE(kept || (info.st_mode & 07777U) == 0750U) << folder;
+    ++files;
+  }
+  EXPECT_EQ(files, 6U);
+  // The process that gave the files away reads and removes them.
+  Reopen();
+  for (const TestImage* image : std::initializer_list<const TestImage*>{&a_, &other, &refused}) {
+    ExpectStored(*store_, *image);
+    EXPECT_STATUS_OK(store_->VerifyShard(image->identity.key(), true));
+  }
+  EXPECT_STATUS_OK(store_->RemoveVersion("job", a_.identity.version));
 }
 
 INSTANTIATE_TEST_SUITE_P(Tiers, TierContractTest,

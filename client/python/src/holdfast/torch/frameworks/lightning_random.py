@@ -59,7 +59,7 @@ class RandomStatesCallback(_Callback):
         self._again = own if state_dict["within_epoch"] else None
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        # A loader that begins to iterate draws a seed. Within an epoch the checkpoint comes after it.
+        # A loader that begins to iterate draws a seed. A checkpoint within an epoch is made after that.
         if self._again is not None:
             _restore(self._again)
             self._again = None
