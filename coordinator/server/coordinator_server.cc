@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <future>
 
 #include "base/log.h"
 #include "base/random.h"
 #include "coordinator/etcd/url.h"
+#include "coordinator/server/calls.h"
 #include "coordinator/server/leader_hint.h"
 #include "coordinator/server/metrics.h"
+#include "coordinator/server/store_reader.h"
 #include "coordinator/store/rocks_store.h"
 
 namespace holdfast::coord {
@@ -31,6 +34,17 @@ Status PrepareDataDir(const std::string& data_dir) {
   return error ? ErrnoStatus(error.value(), "data_dir: mkdir " + data_dir) : Status::Ok();
 }
 
+/// Waits until the applier has a state, which a coordinator that stands by never has. What was
+/// answered to any caller before is in the store then.
+Status AwaitState(Applier& applier) {
+  std::promise<bool> loaded;
+  const bool accepted = applier.Query(
+      [&loaded](const State* state, Epoch /*epoch*/) { loaded.set_value(state != nullptr); });
+  if (!accepted) return ResourceExhaustedError("too many reads wait already: try again");
+  if (loaded.get_future().get()) return Status::Ok();
+  return UnavailableError(StateUnknown().error_message());
+}
+
 Result<std::unique_ptr<EtcdSession>> OpenEtcdSession(const CoordinatorConfig& config) {
   HOLDFAST_ASSIGN_OR_RETURN(const EtcdUrl url, ParseEtcdUrl(config.store));
   HOLDFAST_ASSIGN_OR_RETURN(auto client, EtcdClient::Make(url.members, config.etcd_tls));
@@ -48,12 +62,12 @@ Result<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(const Coordi
                                                                     Applier::StoreOpener opener,
                                                                     Clock& clock) {
   HOLDFAST_RETURN_IF_ERROR(CheckConfig(config));  // before the store is touched
-  return Start(config, std::move(opener), nullptr, clock);
+  return Start(config, std::move(opener), nullptr, nullptr, clock);
 }
 
 Result<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
     const CoordinatorConfig& config, Applier::StoreOpener opener,
-    std::unique_ptr<EtcdSession> session, Clock& clock) {
+    std::unique_ptr<EtcdSession> session, Backups::Reader reader, Clock& clock) {
   std::unique_ptr<CoordinatorServer> server(new CoordinatorServer());
   server->session_ = std::move(session);
   HOLDFAST_ASSIGN_OR_RETURN(server->endpoint_, ParseEndpoint(config.listen));
@@ -129,6 +143,14 @@ Result<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
                             AuditLog::Open({config.data_dir + "/audit.log"}, clock));
   server->auditor_ = std::make_unique<Auditor>(*server->audit_log_, server->guarded_->callers());
   server->service_->RecordIn(*server->auditor_);
+  if (reader != nullptr) {
+    reader = [raw = server->applier_.get(), reader]() -> Result<std::vector<KeyValue>> {
+      HOLDFAST_RETURN_IF_ERROR(AwaitState(*raw));
+      return reader();
+    };
+  }
+  server->backups_ = std::make_unique<Backups>(std::move(reader), clock);
+  server->service_->BackUpThrough(*server->backups_);
   server->service_->Identify(server->guarded_->callers(), config.run_as_users);
   HOLDFAST_RETURN_IF_ERROR(server->StartCertificates(config, clock));
   HOLDFAST_ASSIGN_OR_RETURN(
@@ -192,17 +214,18 @@ Status CoordinatorServer::StartPage(const CoordinatorConfig& config, Clock& cloc
 Result<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(const CoordinatorConfig& config,
                                                                     Clock& clock) {
   HOLDFAST_RETURN_IF_ERROR(CheckConfig(config));
+  const auto reader = [config] { return ReadStore(config); };
   if (config.store != kEmbeddedStore) {
     HOLDFAST_RETURN_IF_ERROR(PrepareDataDir(config.data_dir));
     HOLDFAST_ASSIGN_OR_RETURN(auto session, OpenEtcdSession(config));
     auto etcd_opener = [raw = session.get()] { return raw->OpenStore(); };
-    return Start(config, etcd_opener, std::move(session), clock);
+    return Start(config, etcd_opener, std::move(session), reader, clock);
   }
   auto opener = [dir = config.data_dir + "/metadata"]() -> Result<std::unique_ptr<MetaStore>> {
     HOLDFAST_ASSIGN_OR_RETURN(auto store, RocksStore::Open(dir));
     return std::unique_ptr<MetaStore>(std::move(store));
   };
-  return Start(config, opener, clock);
+  return Start(config, opener, nullptr, reader, clock);
 }
 
 void CoordinatorServer::AfterNextBatch(std::function<void()> then) {
@@ -217,6 +240,7 @@ CoordinatorServer::~CoordinatorServer() {
   if (feed_) feed_->Stop();
   // Stop the applier before the gRPC server: it ends the waiting calls, so the shutdown is short.
   if (applier_) applier_->Stop();
+  if (backups_) backups_->Stop();
   if (restart_command_) restart_command_->Stop();
   // Before the server waits for its clients, so that another coordinator leads at once. The applier
   // has stopped, so nothing is directed any more.

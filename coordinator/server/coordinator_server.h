@@ -52,13 +52,14 @@ class CoordinatorServer {
   static Result<std::unique_ptr<CoordinatorServer>> Start(const CoordinatorConfig& config,
                                                           Applier::StoreOpener opener,
                                                           std::unique_ptr<EtcdSession> session,
-                                                          Clock& clock);
+                                                          Backups::Reader reader, Clock& clock);
 
   Endpoint endpoint_;
   std::unique_ptr<EtcdSession> session_;  // null: the embedded store
   std::unique_ptr<RestartCommand> restart_command_;
   std::unique_ptr<Applier> applier_;
   std::unique_ptr<Watcher> watcher_;
+  std::unique_ptr<Backups> backups_;
   std::unique_ptr<CoordinatorService> service_;
   std::unique_ptr<Issuer> issuer_;
   std::unique_ptr<TrustFeed> feed_;
