@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/program.h"
 #include "cli/advise/commands.h"
+#include "cli/backup/commands.h"
 #include "cli/cluster/commands.h"
 #include "cli/core/command.h"
 #include "cli/core/interrupt.h"
@@ -129,6 +130,7 @@ void Describe(Program& program) {
   add(MakeRetainCommand());
   add(MakeForgetCommand());
   add(MakeAdoptCommand());
+  add(MakeBackupCommand());
   add(MakeRunCommand());
   add(MakeStopCommand());
   add(MakeRunsCommand());

@@ -13,6 +13,14 @@
 
 namespace holdfast::cli {
 
+/// Receives the parts of a backup in order.
+class BackupSink {
+ public:
+  virtual ~BackupSink() = default;
+  /// May take the records out of the part. After an error no part follows.
+  virtual Status Take(coordinator::BackupPart& part) = 0;
+};
+
 /// The operator's calls to the coordinator that leads. Each waits at most --timeout and ends early
 /// when the command is interrupted. Errors of the transport and of the coordinator have the same
 /// form. Nothing is sent before the first call. Thread-safe.
@@ -49,6 +57,8 @@ class CoordinatorClient {
   /// Returns the records of the calls that changed the cluster since a wall time, oldest first;
   /// each is a JSON object.
   Result<std::vector<std::string>> GetAudit(int64_t since_wall_nanos);
+  /// Passes all records of the store, as of one moment, to `sink`.
+  Status Backup(BackupSink& sink);
   /// Newest first. All incidents, those of `job`, or the one with this `id` (NotFound).
   Result<coordinator::ListIncidentsReply> ListIncidents(const std::string& job, uint64_t id);
   Status AcknowledgeIncident(uint64_t id, const std::string& why);

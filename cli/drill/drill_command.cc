@@ -51,8 +51,11 @@ the package holdfast-drills must run on each machine that the drill affects, wit
                     --duration
   slow-link         the rate between a node and all others is limited to --rate; --target n1,n2
                     limits partition and slow-link to the link between two nodes
+  lose-store        SIGKILL to the coordinator, whose store is renamed: it starts after --duration
+                    with an empty store. This command then adopts what the nodes have, compares
+                    each byte, and starts the run again; pins, incidents and tokens are lost
   random            a kind that the job would survive, chosen by the seed (not slow-rank, fill-disk,
-                    partition, slow-link)
+                    partition, slow-link, lose-store)
 
 A drill is refused when no version of the job would survive it, unless --force is given. The fault
 is undone, also when the drill is interrupted or this command is killed. The exit code is 2 when the

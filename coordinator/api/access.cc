@@ -41,6 +41,7 @@ constexpr AccessRule kRules[] = {
     {kCoordinator, "GetDrain", kReaders},
     {kCoordinator, "Adopt", kOperators},
     {kCoordinator, "GetAudit", kOperators},
+    {kCoordinator, "Backup", kOperators},
     {kCertificates, "CreateToken", kOperators},
     {kCertificates, "Renew", kAllRoles},
     {kCertificates, "Revoke", kOperators},

@@ -1,12 +1,21 @@
+#include <memory>
+
 #include "coordinator/api/convert.h"
 #include "coordinator/server/calls.h"
 #include "coordinator/server/service.h"
 
-// The call about the audit log, and the records of the other calls.
+// The calls about the audit log and for a backup, and the records of the other calls.
 
 namespace holdfast::coord {
 namespace {
 constexpr size_t kPageBytesMax = 1 << 20;
+
+/// A backup that ends at once.
+class RefusedBackup : public Backups::Reactor {
+ public:
+  explicit RefusedBackup(const Status& why) { Finish(ToGrpc(why)); }
+  void OnDone() override { std::unique_ptr<RefusedBackup> last(this); }
+};
 }  // namespace
 
 Result<uint64_t> CoordinatorService::Begin(grpc::CallbackServerContext& context,
@@ -38,6 +47,15 @@ grpc::ServerUnaryReactor* CoordinatorService::GetAudit(grpc::CallbackServerConte
   reply->set_last(page->last);
   reply->set_more(page->more);
   return ReplyOutcome(context, reply, Status::Ok());
+}
+
+Backups::Reactor* CoordinatorService::Backup(grpc::CallbackServerContext* context,
+                                             const pb::BackupRequest* request) {
+  const auto begun = Begin(*context, "Backup", *request);
+  if (!begun) return std::make_unique<RefusedBackup>(begun.error()).release();
+  return backups_->Send(*context, [this, number = *begun](const Status& outcome) {
+    auditor_->End(number, "Backup", outcome);
+  });
 }
 
 }  // namespace holdfast::coord

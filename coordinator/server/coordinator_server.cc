@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <future>
 
 #include "base/log.h"
 #include "base/random.h"
 #include "coordinator/etcd/url.h"
+#include "coordinator/server/calls.h"
 #include "coordinator/server/leader_hint.h"
 #include "coordinator/server/metrics.h"
+#include "coordinator/server/store_reader.h"
 #include "coordinator/store/rocks_store.h"
 
 namespace holdfast::coord {
@@ -29,6 +32,17 @@ Status PrepareDataDir(const std::string& data_dir) {
   }
   std::filesystem::create_directories(data_dir, error);
   return error ? ErrnoStatus(error.value(), "data_dir: mkdir " + data_dir) : Status::Ok();
+}
+
+/// Waits until the applier has a state, which a coordinator that stands by never has. What was
+/// answered to any caller before is in the store then.
+Status AwaitState(Applier& applier) {
+  std::promise<bool> loaded;
+  const bool accepted = applier.Query(
+      [&loaded](const State* state, Epoch /*epoch*/) { loaded.set_value(state != nullptr); });
+  if (!accepted) return ResourceExhaustedError("too many reads wait already: try again");
+  if (loaded.get_future().get()) return Status::Ok();
+  return UnavailableError(StateUnknown().error_message());
 }
 
 Result<std::unique_ptr<EtcdSession>> OpenEtcdSession(const CoordinatorConfig& config) {
@@ -100,17 +114,17 @@ Result<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(const Coordi
                                                                     Applier::StoreOpener opener,
                                                                     Clock& clock) {
   HOLDFAST_RETURN_IF_ERROR(CheckConfig(config));  // before the store is touched
-  return Start(config, std::move(opener), nullptr, clock);
+  return Start(config, std::move(opener), nullptr, nullptr, clock);
 }
 
 Result<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
     const CoordinatorConfig& config, Applier::StoreOpener opener,
-    std::unique_ptr<EtcdSession> session, Clock& clock) {
+    std::unique_ptr<EtcdSession> session, Backups::Reader reader, Clock& clock) {
   std::unique_ptr<CoordinatorServer> server(new CoordinatorServer());
   server->session_ = std::move(session);
   HOLDFAST_ASSIGN_OR_RETURN(server->endpoint_, ParseEndpoint(config.listen));
   HOLDFAST_RETURN_IF_ERROR(server->StartApplier(config, std::move(opener), clock));
-  HOLDFAST_RETURN_IF_ERROR(server->StartServices(config, clock));
+  HOLDFAST_RETURN_IF_ERROR(server->StartServices(config, std::move(reader), clock));
   HOLDFAST_RETURN_IF_ERROR(server->StartJoin(config, clock));
   HOLDFAST_RETURN_IF_ERROR(server->StartMetrics(config, clock));
   return server;
@@ -141,7 +155,8 @@ Status CoordinatorServer::StartApplier(const CoordinatorConfig& config, Applier:
   return Status::Ok();
 }
 
-Status CoordinatorServer::StartServices(const CoordinatorConfig& config, Clock& clock) {
+Status CoordinatorServer::StartServices(const CoordinatorConfig& config, Backups::Reader reader,
+                                        Clock& clock) {
   service_ = std::make_unique<CoordinatorService>(config.cluster, *applier_, *watcher_, clock);
   HOLDFAST_RETURN_IF_ERROR(StartPage(config, clock));
   service_->ReportPage(page_url());
@@ -154,6 +169,14 @@ Status CoordinatorServer::StartServices(const CoordinatorConfig& config, Clock& 
   HOLDFAST_ASSIGN_OR_RETURN(audit_log_, AuditLog::Open({config.data_dir + "/audit.log"}, clock));
   auditor_ = std::make_unique<Auditor>(*audit_log_, guarded_->callers());
   service_->RecordIn(*auditor_);
+  if (reader != nullptr) {
+    reader = [raw = applier_.get(), reader]() -> Result<std::vector<KeyValue>> {
+      HOLDFAST_RETURN_IF_ERROR(AwaitState(*raw));
+      return reader();
+    };
+  }
+  backups_ = std::make_unique<Backups>(std::move(reader), clock);
+  service_->BackUpThrough(*backups_);
   service_->Identify(guarded_->callers(), config.run_as_users);
   HOLDFAST_RETURN_IF_ERROR(StartCertificates(config, clock));
   HOLDFAST_ASSIGN_OR_RETURN(
@@ -216,17 +239,18 @@ Status CoordinatorServer::StartPage(const CoordinatorConfig& config, Clock& cloc
 Result<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(const CoordinatorConfig& config,
                                                                     Clock& clock) {
   HOLDFAST_RETURN_IF_ERROR(CheckConfig(config));
+  const auto reader = [config] { return ReadStore(config); };
   if (config.store != kEmbeddedStore) {
     HOLDFAST_RETURN_IF_ERROR(PrepareDataDir(config.data_dir));
     HOLDFAST_ASSIGN_OR_RETURN(auto session, OpenEtcdSession(config));
     auto etcd_opener = [raw = session.get()] { return raw->OpenStore(); };
-    return Start(config, etcd_opener, std::move(session), clock);
+    return Start(config, etcd_opener, std::move(session), reader, clock);
   }
   auto opener = [dir = config.data_dir + "/metadata"]() -> Result<std::unique_ptr<MetaStore>> {
     HOLDFAST_ASSIGN_OR_RETURN(auto store, RocksStore::Open(dir));
     return std::unique_ptr<MetaStore>(std::move(store));
   };
-  return Start(config, opener, clock);
+  return Start(config, opener, nullptr, reader, clock);
 }
 
 void CoordinatorServer::AfterNextBatch(std::function<void()> then) {
@@ -241,6 +265,7 @@ CoordinatorServer::~CoordinatorServer() {
   if (feed_) feed_->Stop();
   // Stop the applier before the gRPC server: it ends the waiting calls, so the shutdown is short.
   if (applier_) applier_->Stop();
+  if (backups_) backups_->Stop();
   if (restart_command_) restart_command_->Stop();
   // Before the server waits for its clients, so that another coordinator leads at once. The applier
   // has stopped, so nothing is directed any more.

@@ -47,7 +47,7 @@ class CoordinatorServer {
   /// Starts what decides: the applier, the restart command and the watcher.
   Status StartApplier(const CoordinatorConfig& config, Applier::StoreOpener opener, Clock& clock);
   /// Starts the services of agents and operators.
-  Status StartServices(const CoordinatorConfig& config, Clock& clock);
+  Status StartServices(const CoordinatorConfig& config, Backups::Reader reader, Clock& clock);
   Status StartPage(const CoordinatorConfig& config, Clock& clock);
   Status StartCertificates(const CoordinatorConfig& config, Clock& clock);
   Status StartJoin(const CoordinatorConfig& config, Clock& clock);
@@ -56,13 +56,14 @@ class CoordinatorServer {
   static Result<std::unique_ptr<CoordinatorServer>> Start(const CoordinatorConfig& config,
                                                           Applier::StoreOpener opener,
                                                           std::unique_ptr<EtcdSession> session,
-                                                          Clock& clock);
+                                                          Backups::Reader reader, Clock& clock);
 
   Endpoint endpoint_;
   std::unique_ptr<EtcdSession> session_;  // null: the embedded store
   std::unique_ptr<RestartCommand> restart_command_;
   std::unique_ptr<Applier> applier_;
   std::unique_ptr<Watcher> watcher_;
+  std::unique_ptr<Backups> backups_;
   std::unique_ptr<CoordinatorService> service_;
   std::unique_ptr<Issuer> issuer_;
   std::unique_ptr<TrustFeed> feed_;

@@ -7,9 +7,8 @@
 
 #include "base/cores.h"
 #include "base/program.h"
-#include "coordinator/etcd/etcd_store.h"
-#include "coordinator/etcd/url.h"
 #include "coordinator/server/application.h"
+#include "coordinator/server/store_reader.h"
 #include "coordinator/store/backup.h"
 
 namespace {
@@ -44,17 +43,12 @@ std::string TakeBackupTo(int& argc, char** argv) {
 
 holdfast::Result<holdfast::coord::BackupCounts> Copy(
     const holdfast::coord::CoordinatorConfig& config, const std::string& to) {
-  using namespace holdfast::coord;
-  if (config.store == kEmbeddedStore) return BackUpStore(config.data_dir + "/metadata", to);
-  HOLDFAST_ASSIGN_OR_RETURN(const EtcdUrl url, ParseEtcdUrl(config.store));
-  HOLDFAST_ASSIGN_OR_RETURN(auto client, EtcdClient::Make(url.members, config.etcd_tls));
-  EtcdStoreOptions options;
-  options.prefix = url.PrefixOf(config.cluster);
-  return BackUpStore(*EtcdStore::OpenReadOnly(*client, options), to);
+  HOLDFAST_ASSIGN_OR_RETURN(const auto records, holdfast::coord::ReadStore(config));
+  return holdfast::coord::WriteBackup(records, to);
 }
 
 int BackUp(const holdfast::coord::CoordinatorConfig& config, const std::string& to) {
-  const auto counts = Copy(config, to + "/metadata");
+  const auto counts = Copy(config, to);
   if (!counts) {
     fmt::print(stderr, "holdfast-coordinator: {}\n", counts.error().message());
     return 1;

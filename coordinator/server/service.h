@@ -8,6 +8,7 @@
 #include "coordinator/api/coordinator.grpc.pb.h"
 #include "coordinator/server/applier.h"
 #include "coordinator/server/auditor.h"
+#include "coordinator/server/backups.h"
 #include "coordinator/server/watcher.h"
 
 namespace holdfast::coord {
@@ -30,6 +31,9 @@ class CoordinatorService : public coordinator::Coordinator::CallbackService {
     callers_ = &callers;
     run_as_users_ = std::move(run_as_users);
   }
+
+  /// Sends backups through `backups`, which outlives the service. Before the first call.
+  void BackUpThrough(Backups& backups) { backups_ = &backups; }
 
   /// Sets the URL that operators get. Before the first call.
   void ReportPage(std::string url) { page_url_ = std::move(url); }
@@ -74,6 +78,8 @@ class CoordinatorService : public coordinator::Coordinator::CallbackService {
   grpc::ServerUnaryReactor* GetAudit(grpc::CallbackServerContext* context,
                                      const coordinator::GetAuditRequest* request,
                                      coordinator::GetAuditReply* reply) override;
+  grpc::ServerWriteReactor<coordinator::BackupPart>* Backup(
+      grpc::CallbackServerContext* context, const coordinator::BackupRequest* request) override;
 
   // run_service.cc
   grpc::ServerUnaryReactor* Observe(grpc::CallbackServerContext* context,
@@ -121,6 +127,7 @@ class CoordinatorService : public coordinator::Coordinator::CallbackService {
   Watcher& watcher_;
   const Clock& clock_;
   Auditor* auditor_ = nullptr;
+  Backups* backups_ = nullptr;
   const CallerRegistry* callers_ = nullptr;  // null: every caller may see all jobs
   std::vector<std::string> run_as_users_;
   std::string page_url_;  // empty: no page

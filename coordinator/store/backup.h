@@ -1,10 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "coordinator/store/meta_store.h"
+#include "coordinator/store/rocks_store.h"
 
 namespace holdfast::coord {
 
@@ -14,16 +17,49 @@ inline constexpr uint64_t kBackupEpochs = 1'000'000;
 
 struct BackupCounts {
   uint64_t records = 0;
-  uint64_t bytes = 0;
+  uint64_t bytes = 0;  // of keys and values
 };
 
-/// Copies the records of `from`, as of one moment, into a new embedded store in `to`, which must be
-/// absent or empty. The copy has a new life and is durable on return. After an error `to` is not
-/// usable.
-Result<BackupCounts> BackUpStore(MetaStore& from, const std::string& to);
+/// Returns the number of records and their bytes.
+BackupCounts CountOf(const std::vector<KeyValue>& records);
 
-/// Copies the metadata store in `from`, which may be in use, into `to`, which must be absent or
-/// empty. See above.
-Result<BackupCounts> BackUpStore(const std::string& from, const std::string& to);
+/// Reads all records of the embedded store in `dir`, as of one moment. Another process may write to
+/// the store meanwhile. NotFound if there is no store.
+Result<std::vector<KeyValue>> ReadRecords(const std::string& dir);
+/// Reads all records of `store`. NotFound if the store has none.
+Result<std::vector<KeyValue>> ReadRecords(MetaStore& store);
+
+/// Writes records into a backup: a folder with an embedded store in its folder `metadata`, which is
+/// used as the data_dir of a coordinator. Until Publish() the folder has another name, so a backup
+/// that was interrupted is not taken for a complete one. Thread-compatible.
+class BackupWriter {
+ public:
+  /// Begins a backup in `dir`, which must be absent or an empty folder. FailedPrecondition if it is
+  /// not.
+  static Result<BackupWriter> Make(std::string dir);
+  BackupWriter(BackupWriter&& other) noexcept;
+  BackupWriter& operator=(BackupWriter&&) = delete;
+  /// Removes the unfinished folder.
+  ~BackupWriter();
+
+  /// Returns the name of the folder until Publish().
+  const std::string& unfinished() const { return unfinished_; }
+  Status Add(const std::vector<KeyValue>& records);
+  /// Gives the copy a life of its own, and the folder its name. The backup is durable on return.
+  /// DataLoss if other records were added than `expected`.
+  Result<BackupCounts> Publish(const BackupCounts& expected);
+
+ private:
+  BackupWriter(std::string dir, std::string unfinished, std::unique_ptr<RocksStore> store)
+      : dir_(std::move(dir)), unfinished_(std::move(unfinished)), store_(std::move(store)) {}
+
+  std::string dir_;
+  std::string unfinished_;  // empty: published
+  std::unique_ptr<RocksStore> store_;
+  BackupCounts counts_;
+};
+
+/// Writes a backup with these records into `dir`; see BackupWriter.
+Result<BackupCounts> WriteBackup(const std::vector<KeyValue>& records, const std::string& dir);
 
 }  // namespace holdfast::coord

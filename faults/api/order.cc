@@ -75,6 +75,10 @@ bool TakeText(const std::string& key, const std::string& value, Order* order) {
     order->endpoint = value;
   else if (key == "node_run_dir")
     order->node_run_dir = value;
+  else if (key == "lost_folder")
+    order->lost_folder = value;
+  else if (key == "lost_as")
+    order->lost_as = value;
   else if (key == "file")
     order->files.push_back(value);
   else if (key == "drill")
@@ -120,6 +124,8 @@ std::string EncodeOrder(const Order& order) {
   PutNumber(out, "stopped_percent", order.stopped_percent);
   Put(out, "endpoint", order.endpoint);
   Put(out, "node_run_dir", order.node_run_dir);
+  Put(out, "lost_folder", order.lost_folder);
+  Put(out, "lost_as", order.lost_as);
   PutAll(out, "file", order.files);
   Put(out, "drill", order.cut.drill);
   PutNumber(out, "bytes_per_s", order.cut.bytes_per_s);

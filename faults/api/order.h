@@ -54,6 +54,10 @@ struct Order {
   /// kRestart: start the server again; false: its service manager does.
   bool starts_again = true;
   Launch launch;
+  /// kRestart: a folder that is renamed while the server does not run, and its new name. Empty:
+  /// none.
+  std::string lost_folder;
+  std::string lost_as;
   /// kRestart: where the server listens. Who listens there later is its successor.
   std::string endpoint;
   /// The run directory of a node; not empty: kRestart also kills the node's keeper, shims and

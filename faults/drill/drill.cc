@@ -46,6 +46,7 @@ const std::vector<DrillTraits>& AllDrills() {
       {DrillKind::kPowerLoss, "power-loss", false, false, true, true, 2000},
       {DrillKind::kPartition, "partition", false, true, true, false, 10'000},
       {DrillKind::kSlowLink, "slow-link", false, true, false, false, 30'000},
+      {DrillKind::kLoseStore, "lose-store", false, false, true, false, 2000},
   };
   return drills;
 }

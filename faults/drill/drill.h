@@ -25,6 +25,7 @@ enum class DrillKind {
   kPowerLoss,
   kPartition,
   kSlowLink,
+  kLoseStore,
 };
 
 /// Properties of each kind.
@@ -83,6 +84,7 @@ struct DrillReport {
   std::vector<std::string> blamed_nodes;
   VersionId restored;  // 0-0: no restore was needed
   BytesVerdict bytes = BytesVerdict::kUnknown;
+  std::vector<VersionId> survived;  // kLoseStore: the versions that were adopted
   std::vector<std::string> notes;
   std::vector<std::string> missed;  // limits that were not met; empty: passed
 };

@@ -37,7 +37,10 @@ std::string DefaultOf(const std::string& text) {
 }  // namespace
 
 int64_t StartInMs(DrillKind kind) {
-  if (kind == DrillKind::kPowerLoss || kind == DrillKind::kPartition) return kSimultaneousStartMs;
+  if (kind == DrillKind::kPowerLoss || kind == DrillKind::kPartition ||
+      kind == DrillKind::kLoseStore) {
+    return kSimultaneousStartMs;
+  }
   const bool server = kind == DrillKind::kKillAgent || kind == DrillKind::kKillNode ||
                       kind == DrillKind::kKillCoordinator;
   return server ? kReplyDelayMs : 0;
@@ -101,9 +104,10 @@ InjectRequest Injection::RequestOf(const DrillPlan& plan, const Machine& machine
   request.set_node(machine.node);
   request.set_sent_wall_nanos(clock_.WallNanos());
   request.set_drill(drill);
-  const DrillKind part = machine.node.empty()                 ? DrillKind::kKillCoordinator
-                         : plan.kind == DrillKind::kPowerLoss ? DrillKind::kKillNode
-                                                              : plan.kind;
+  DrillKind part = plan.kind;
+  if (plan.kind == DrillKind::kPowerLoss) {
+    part = machine.node.empty() ? DrillKind::kKillCoordinator : DrillKind::kKillNode;
+  }
   request.set_kind(TraitsOf(part).name);
   request.set_job(plan.job);
   request.set_rank(plan.rank.value_or(0));

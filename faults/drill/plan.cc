@@ -67,6 +67,19 @@ Status DrillPlanner::CheckJob(const DrillTraits& traits, bool force) {
                   job_, runs->runs(0).phase()));
 }
 
+/// The store has the records of all jobs, and this drill adopts those of one job.
+Status DrillPlanner::CheckOtherJobs(bool force) {
+  HOLDFAST_ASSIGN_OR_RETURN(const auto status, client_.GetStatus(""));
+  for (const auto& job : status.jobs()) {
+    if (job.job() == job_ || force) continue;
+    return FailedPreconditionError(fmt::format(
+        "lose-store would also lose the records of job '{}', and only '{}' is adopted again "
+        "(--force runs the drill anyway)",
+        Printable(job.job()), job_));
+  }
+  return Status::Ok();
+}
+
 Status DrillPlanner::ChooseTarget(const DrillTarget& target, Random& random, DrillPlan* plan) {
   const DrillTraits& traits = TraitsOf(plan->kind);
   const auto ranks = static_cast<uint32_t>(run_nodes_.size()) * ranks_per_node_;
@@ -106,8 +119,9 @@ Status DrillPlanner::ChooseTarget(const DrillTarget& target, Random& random, Dri
   if (plan->kind == DrillKind::kPowerLoss) {
     for (const auto& [name, address] : agents_) plan->nodes.push_back(name);
   }
-  plan->coordinator =
-      plan->kind == DrillKind::kPowerLoss || plan->kind == DrillKind::kKillCoordinator;
+  plan->coordinator = plan->kind == DrillKind::kPowerLoss ||
+                      plan->kind == DrillKind::kKillCoordinator ||
+                      plan->kind == DrillKind::kLoseStore;
   for (const std::string& name : plan->nodes) {
     if (agents_.count(name) == 0) {
       return UnavailableError(fmt::format("the agent of node {} does not answer", name));
@@ -129,6 +143,7 @@ Status DrillPlanner::CheckSurvival(DrillKind kind, bool force, DrillPlan* plan) 
     // A spare may replace a node that is cut off.
     if (kind == DrillKind::kKillNode || kind == DrillKind::kPartition) enough = node || power_cut;
     if (kind == DrillKind::kPowerLoss) enough = power_cut;
+    if (kind == DrillKind::kLoseStore) enough = on_disk;
     if (kind == DrillKind::kCorruptShard) enough = node && on_disk;
     if (kind == DrillKind::kCorruptShard && on_disk && plan->version == VersionId{} &&
         (enough || force)) {
@@ -143,6 +158,7 @@ Status DrillPlanner::CheckSurvival(DrillKind kind, bool force, DrillPlan* plan) 
   const bool one_node = kind == DrillKind::kKillNode || kind == DrillKind::kPartition;
   const char* lacking = one_node                           ? "in memory with parity, or on disk"
                         : kind == DrillKind::kPowerLoss    ? "on disk"
+                        : kind == DrillKind::kLoseStore    ? "on disk"
                         : kind == DrillKind::kCorruptShard ? "on disk with parity"
                                                            : "that can be restored";
   return FailedPreconditionError(
@@ -159,6 +175,9 @@ Result<DrillPlan> DrillPlanner::Plan(const DrillRequest& request, uint64_t seed)
   plan.duration_ms = request.duration_ms.value_or(TraitsOf(request.kind).duration_ms);
   if (request.kind == DrillKind::kSlowLink) plan.bytes_per_s = request.bytes_per_s;
   HOLDFAST_RETURN_IF_ERROR(CheckJob(TraitsOf(request.kind), request.force));
+  if (request.kind == DrillKind::kLoseStore) {
+    HOLDFAST_RETURN_IF_ERROR(CheckOtherJobs(request.force));
+  }
   plan.cluster = cluster_;
   plan.agents = agents_;
   Random random(seed);

@@ -56,6 +56,7 @@ class DrillPlanner {
 
  private:
   Status CheckJob(const DrillTraits& traits, bool force);
+  Status CheckOtherJobs(bool force);
   Status ChooseTarget(const DrillTarget& target, Random& random, DrillPlan* plan);
   Status CheckSurvival(DrillKind kind, bool force, DrillPlan* plan);
   Status ChooseLinks(DrillPlan* plan);

@@ -162,6 +162,8 @@ std::string DrillNotes(const std::vector<DrillReport>& reports) {
 Json DrillJson(const DrillReport& report) {
   Json bytes = report.bytes == BytesVerdict::kUnknown ? Json(nullptr)
                                                       : Json(report.bytes == BytesVerdict::kEqual);
+  Json survived = Json::array();
+  for (const VersionId version : report.survived) survived.push_back(VersionJson(version));
   return {{"drill", TraitsOf(report.kind).name},
           {"target", report.target},
           {"seed", report.seed},
@@ -179,6 +181,7 @@ Json DrillJson(const DrillReport& report) {
           {"blamed_nodes", report.blamed_nodes},
           {"restored", VersionJson(report.restored)},
           {"bytes_equal", bytes},
+          {"survived", survived},
           {"notes", report.notes},
           {"missed", report.missed},
           {"passed", report.missed.empty()}};

@@ -382,6 +382,8 @@ Result<DrillReport> DrillRunner::Run(DrillPlan plan, int64_t give_up_ms) {
       RecordDigests(plan.version);
     }
     if (TraitsOf(plan.kind).restarts) KeepOneVersion();
+    StoreRebuild rebuild(context_, client_, job_);
+    if (plan.kind == DrillKind::kLoseStore) HOLDFAST_RETURN_IF_ERROR(rebuild.Record());
     injected_ = context_.clock.Now();
     injected_wall_ = context_.clock.WallNanos();
     report.wall_nanos = injected_wall_;
@@ -392,8 +394,15 @@ Result<DrillReport> DrillRunner::Run(DrillPlan plan, int64_t give_up_ms) {
     HOLDFAST_ASSIGN_OR_RETURN(report.what, injection_.Begin(plan, drill_));
     injected_ += std::chrono::milliseconds(StartInMs(plan.kind));
     injected_wall_ += StartInMs(plan.kind) * 1'000'000;
-    Follow(plan, give_up_ms, &report);
+    if (plan.kind == DrillKind::kLoseStore) {
+      rebuild.Follow(
+          plan, [this] { return SinceInjection(); }, give_up_ms, &report);
+      pinned_.insert(rebuild.pinned().begin(), rebuild.pinned().end());
+    } else {
+      Follow(plan, give_up_ms, &report);
+    }
     VersionId compared = plan.version == VersionId{} ? report.restored : plan.version;
+    if (report.bytes != BytesVerdict::kUnknown) compared = VersionId{};  // compared already
     // Compares the pinned version when the restored one was committed too late to be recorded, or
     // has been removed.
     const bool comparable = before_.digests.count(compared) != 0 && DigestsOf(compared).has_value();

@@ -12,6 +12,7 @@
 #include "faults/drill/drill.h"
 #include "faults/drill/injection.h"
 #include "faults/drill/plan.h"
+#include "faults/drill/store_rebuild.h"
 
 namespace holdfast::faults {
 

@@ -126,6 +126,13 @@ Status StartAgain(const Order& order) {
   return UnavailableError(std::string(error, static_cast<size_t>(got)));
 }
 
+/// Renames the folder that the server loses.
+Status LoseFolder(const Order& order) {
+  if (order.lost_folder.empty()) return Status::Ok();
+  if (::rename(order.lost_folder.c_str(), order.lost_as.c_str()) == 0) return Status::Ok();
+  return ErrnoStatus(errno, fmt::format("rename {} to {}", order.lost_folder, order.lost_as));
+}
+
 Status Restart(const Order& order) {
   HOLDFAST_ASSIGN_OR_RETURN(UniqueFd end, PidFdOf(order.process.pid));
   if (WaitForEndRequest(order.start_in_ms)) return Status::Ok();
@@ -134,8 +141,10 @@ Status Restart(const Order& order) {
   pollfd waiting{end.get(), POLLIN, 0};
   while (::poll(&waiting, 1, -1) < 0 && errno == EINTR) {
   }
+  const Status lost = LoseFolder(order);
   if (order.starts_again) WaitForEndRequest(order.duration_ms);
-  return StartAgain(order);
+  HOLDFAST_RETURN_IF_ERROR(StartAgain(order));
+  return lost;
 }
 
 // ---- stop ----

@@ -158,7 +158,7 @@ Result<std::string> NodeFaults::Inject(const InjectRequest& request) {
     what = Stop(request, std::move(order));
   } else if (kind == "kill-agent" || kind == "kill-node") {
     what = RestartAgent(request, std::move(order));
-  } else if (kind == "kill-coordinator") {
+  } else if (kind == "kill-coordinator" || kind == "lose-store") {
     what = RestartCoordinator(request, std::move(order));
   } else if (kind == "fill-disk") {
     what = Fill(request, std::move(order));
@@ -251,8 +251,19 @@ Result<std::string> NodeFaults::RestartCoordinator(const InjectRequest& request,
         "`coordinator` as the address of that machine"));
   }
   HOLDFAST_RETURN_IF_ERROR(ChooseServer("holdfast-coordinator", &order));
+  std::string what = "the coordinator is killed";
+  if (request.kind() == "lose-store") {
+    if (!order.starts_again) {
+      return Fail(FailedPreconditionError(
+          "a service manager starts the coordinator (drills.restart_servers = false), and could do "
+          "so before its store is removed: lose-store is not possible here"));
+    }
+    HOLDFAST_ASSIGN_OR_RETURN(order.lost_folder, EmbeddedStoreOf(order.process));
+    order.lost_as = order.lost_folder + ".lost-" + request.drill();
+    what += fmt::format(", its store is renamed to {}", order.lost_as);
+  }
   HOLDFAST_RETURN_IF_ERROR(Begin(request, order));
-  return Sentence("the coordinator is killed", request);
+  return Sentence(what, request);
 }
 
 Result<std::string> NodeFaults::Fill(const InjectRequest& request, Order order) {

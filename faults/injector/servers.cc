@@ -184,6 +184,19 @@ Result<Launch> LaunchOf(const ProcessName& process) {
       "process {} has ended, or holdfast-fault may not read how it was started", process.pid)));
 }
 
+Result<std::string> EmbeddedStoreOf(const ProcessName& coordinator) {
+  constexpr std::string_view kLock = "/metadata/LOCK";
+  std::error_code error;
+  for (const auto& entry :
+       fs::directory_iterator(fmt::format("/proc/{}/fd", coordinator.pid), error)) {
+    const std::string target = LinkOf(entry.path());
+    if (target.ends_with(kLock)) return fs::path(target).parent_path().string();
+  }
+  if (error) return Fail(ErrnoStatus(error.value(), "list the coordinator's files"));
+  return Fail(FailedPreconditionError(
+      "the coordinator has no embedded store: its records are in an etcd, which no drill removes"));
+}
+
 Status Become(const Launch& launch) {
   std::vector<std::string> arguments = launch.arguments;
   std::vector<std::string> environment = launch.environment;

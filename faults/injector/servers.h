@@ -17,6 +17,10 @@ Result<ProcessName> ServerAt(const std::string& endpoint, const std::string& pro
 /// Returns the program, arguments, environment, folder, user, limits and log files of a process.
 Result<Launch> LaunchOf(const ProcessName& process);
 
+/// Returns the folder of the embedded store that a coordinator has open. FailedPrecondition: it has
+/// none, since its records are in an etcd.
+Result<std::string> EmbeddedStoreOf(const ProcessName& coordinator);
+
 /// Replaces this process by the server. Returns only on failure.
 Status Become(const Launch& launch);
 

@@ -218,21 +218,16 @@ Result<std::vector<uint64_t>> VersionIndex::OffsetOf(const Tensor& tensor, const
   return offset;
 }
 
-Status VersionIndex::ForEachOffset(const Tensor& tensor, const Class& of, uint64_t dimension,
-                                   std::span<const uint32_t> positions,
-                                   const std::function<void(size_t, uint64_t)>& take) const {
-  const OffsetRow& row = tensor.offsets[dimension];
-  const uint64_t most = tensor.global_shape[dimension] - tensor.shape[dimension];
-  HOLDFAST_ASSIGN_OR_RETURN(const Column column, ColumnAt(row.column, of));
-  for (size_t i = 0; i < positions.size(); ++i) {
-    uint64_t offset = 0;
-    if (positions[i] >= column.values.size() ||
-        __builtin_mul_overflow(row.unit, column.values[positions[i]], &offset) || offset > most) {
-      return BadIndex("a slice is outside of its global shape");
-    }
-    take(i, offset);
+Result<std::vector<uint64_t>> VersionIndex::ValuesOf(uint32_t column, const Class& of,
+                                                     std::span<const uint32_t> positions) const {
+  HOLDFAST_ASSIGN_OR_RETURN(const Column found, ColumnAt(column, of));
+  std::vector<uint64_t> values;
+  values.reserve(positions.size());
+  for (const uint32_t position : positions) {
+    if (position >= found.values.size()) return Fail(BadIndex("a column is too short"));
+    values.push_back(found.values[position]);
   }
-  return Status::Ok();
+  return values;
 }
 
 Result<VersionIndex::Name> VersionIndex::NameAt(uint64_t index) const {

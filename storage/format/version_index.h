@@ -87,10 +87,10 @@ class VersionIndex {
   Result<std::vector<uint64_t>> OffsetOf(const Tensor& tensor, const Class& of,
                                          uint32_t position) const;
 
-  /// Calls `take` with i and the offset in `dimension` of the member at `positions[i]`, for each i.
-  Status ForEachOffset(const Tensor& tensor, const Class& of, uint64_t dimension,
-                       std::span<const uint32_t> positions,
-                       const std::function<void(size_t, uint64_t)>& take) const;
+  /// Returns the values of a column of the class, for the members at `positions`. The unit of an
+  /// offset times a value is the offset.
+  Result<std::vector<uint64_t>> ValuesOf(uint32_t column, const Class& of,
+                                         std::span<const uint32_t> positions) const;
 
   struct Name {
     std::string_view text;  // ends in kRankMark when `marked`

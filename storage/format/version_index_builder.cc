@@ -4,6 +4,8 @@
 #include <cstring>
 #include <numeric>
 #include <optional>
+#include <set>
+#include <span>
 #include <utility>
 
 #include "storage/format/checksum.h"
@@ -51,6 +53,68 @@ Status TooLong() {
 }
 }  // namespace
 
+/// Appends the offsets of new members to the dimensions of a class, dimension after dimension.
+/// Dimensions that shared a column still share one if their new offsets are alike, too. `members`
+/// is the number of members before.
+class VersionIndexBuilder::NewMembers {
+ public:
+  NewMembers(Class& of, size_t members) : class_(of), members_(members) {}
+
+  /// The new offsets of `dimension` are unit · values. `alike` is the same number for equal
+  /// values. Each dimension of the class once; call it also for offsets that are all 0.
+  void Append(uint32_t dimension, uint64_t unit, uint32_t alike, std::span<const uint64_t> values) {
+    Dimension& known = class_.dimensions[dimension];
+    if (unit == 0) alike = 0;
+    const uint64_t common = known.unit == unit ? unit : std::gcd(known.unit, unit);
+    if (common == 0) return;
+    const Key key{known.column, alike, known.unit / common, unit / common};
+    if (key != latest_key_ || latest_ == 0) {
+      auto [entry, added] = columns_.try_emplace(key, 0);
+      if (added) entry->second = Make(key, values);
+      latest_key_ = key;
+      latest_ = entry->second;
+    }
+    known = {common, latest_};
+  }
+
+ private:
+  struct Key {
+    uint32_t column = 0;
+    uint32_t alike = 0;
+    uint64_t before = 0;  // factor of the values that the column has
+    uint64_t now = 0;     // factor of the new values
+    auto operator<=>(const Key&) const = default;
+  };
+
+  /// Returns the number of the column with the values before and the new ones.
+  uint32_t Make(const Key& key, std::span<const uint64_t> values) {
+    // The first successor of a column gets its memory. Others copy what it was before.
+    const bool in_place = key.column != 0 && key.before == 1 && taken_.insert(key.column).second;
+    uint32_t number = key.column;
+    if (!in_place) {
+      number = static_cast<uint32_t>(class_.columns.size());
+      Column& copy = class_.columns.emplace_back();
+      const Column& from = class_.columns[key.column];
+      copy.reserve(members_ + values.size());
+      for (size_t i = 0; i < std::min(from.size(), members_); ++i) {
+        copy.push_back(from[i] * key.before);
+      }
+    }
+    if (key.now == 0) return number;  // zeros
+    Column& column = class_.columns[number];
+    column.resize(members_);
+    for (const uint64_t value : values) column.push_back(value * key.now);
+    return number;
+  }
+
+  Class& class_;
+  const size_t members_;
+  std::map<Key, uint32_t> columns_;  // that were made
+  std::set<uint32_t> taken_;
+  Key latest_key_;
+  uint32_t latest_ = 0;
+};
+
 VersionIndexBuilder::VersionIndexBuilder(std::string job, VersionId version, uint32_t world)
     : job_(std::move(job)), version_(version), world_(world) {}
 
@@ -80,13 +144,15 @@ VersionIndexBuilder::Class& VersionIndexBuilder::ClassOf(std::vector<Tensor> ten
   *number = entry->second;
   if (added) {
     Class& made = classes_.emplace_back();
+    size_t dimensions = 0;
     for (Tensor& tensor : tensors) {
-      tensor.first_dimension = made.dimensions;
-      made.dimensions += static_cast<uint32_t>(tensor.shape.size());
+      tensor.first_dimension = static_cast<uint32_t>(dimensions);
+      dimensions += tensor.shape.size();
     }
     made.tensors = std::move(tensors);
     made.tensor_bytes = tensor_bytes;
-    made.columns.resize(made.dimensions);
+    made.dimensions.resize(dimensions);
+    made.columns.resize(1);
   }
   return classes_[*number];
 }
@@ -129,13 +195,12 @@ Status VersionIndexBuilder::Add(const ParsedImage& image, std::span<const std::b
   }
   uint32_t number = 0;
   Class& of = ClassOf(std::move(tensors), tensor_bytes, &number);
+  NewMembers added(of, of.members.size());
+  constexpr uint64_t kOnce[] = {1};
   for (size_t i = 0; i < image.tensors.size(); ++i) {
     const std::vector<uint64_t>& offset = image.tensors[i].spec.offset;
     for (size_t d = 0; d < offset.size(); ++d) {
-      if (offset[d] == 0) continue;
-      auto& column = of.columns[of.tensors[i].first_dimension + static_cast<uint32_t>(d)];
-      column.resize(of.members.size());
-      column.push_back(offset[d]);
+      added.Append(of.tensors[i].first_dimension + static_cast<uint32_t>(d), offset[d], 1, kOnce);
     }
   }
   Shard shard;
@@ -181,6 +246,39 @@ Result<std::vector<uint32_t>> VersionIndexBuilder::ClassesOf(const VersionIndex&
   return numbers;
 }
 
+/// Appends the offsets of the members of `from` at `positions` to the class `to`.
+Status VersionIndexBuilder::AddOffsets(const VersionIndex& part, const VersionIndex::Class& from,
+                                       std::span<const uint32_t> positions, Class& to) {
+  NewMembers added(to, to.members.size());
+  // The values of one column of the part; mostly the next dimension has the same one.
+  std::vector<uint64_t> values;
+  uint64_t most = 0;
+  uint32_t column = index::kNoColumn;
+  for (uint64_t i = 0; i < from.tensors; ++i) {
+    HOLDFAST_ASSIGN_OR_RETURN(const VersionIndex::Tensor row, part.TensorAt(from, i));
+    for (size_t d = 0; d < row.shape.size(); ++d) {
+      const index::OffsetRow& offset = row.offsets[d];
+      const uint32_t dimension = to.tensors[i].first_dimension + static_cast<uint32_t>(d);
+      if (offset.column == index::kNoColumn || offset.unit == 0) {
+        added.Append(dimension, 0, 0, {});
+        continue;
+      }
+      if (offset.column != column) {
+        HOLDFAST_ASSIGN_OR_RETURN(values, part.ValuesOf(offset.column, from, positions));
+        most = *std::max_element(values.begin(), values.end());
+        column = offset.column;
+      }
+      uint64_t largest = 0;
+      if (__builtin_mul_overflow(offset.unit, most, &largest) ||
+          largest > row.global_shape[d] - row.shape[d]) {
+        return PartError("a slice is outside of its global shape");
+      }
+      added.Append(dimension, most == 0 ? 0 : offset.unit, offset.column + 1, values);
+    }
+  }
+  return Status::Ok();
+}
+
 Status VersionIndexBuilder::Add(const VersionIndex& part) {
   if (part.job() != job_ || part.version() != version_ || part.world() != world_) {
     return DataLossError("the index of a node is of another version");
@@ -197,18 +295,8 @@ Status VersionIndexBuilder::Add(const VersionIndex& part) {
     for (uint32_t p = 0; p < from.members.size(); ++p) {
       if (!Has(Rank{from.members[p]})) positions.push_back(p);
     }
-    for (uint64_t i = 0; i < from.tensors; ++i) {
-      HOLDFAST_ASSIGN_OR_RETURN(const VersionIndex::Tensor row, part.TensorAt(from, i));
-      for (size_t d = 0; d < row.shape.size(); ++d) {
-        if (row.offsets[d].column == index::kNoColumn) continue;
-        auto& column = of.columns[of.tensors[i].first_dimension + static_cast<uint32_t>(d)];
-        HOLDFAST_RETURN_IF_ERROR(
-            part.ForEachOffset(row, from, d, positions, [&](size_t at, uint64_t offset) {
-              column.resize(of.members.size() + at);
-              column.push_back(offset);
-            }));
-      }
-    }
+    if (positions.empty()) continue;
+    HOLDFAST_RETURN_IF_ERROR(AddOffsets(part, from, positions, of));
     for (uint32_t position : positions) {
       const Rank rank{from.members[position]};
       HOLDFAST_ASSIGN_OR_RETURN(const VersionIndex::Shard shard, part.ShardOf(rank));
@@ -246,8 +334,8 @@ struct VersionIndexBuilder::Writer {
   std::string text;
   std::unordered_map<std::string, uint32_t> texts;
   std::unordered_map<std::string, uint32_t> known_columns;
-  std::vector<uint32_t> latest;  // the multiples of `latest_column`
-  uint32_t latest_column = 0;
+  /// Rows of the columns of the class that is written, by their numbers; unit 0: not yet made.
+  std::vector<OffsetRow> column_rows;
   std::map<std::vector<uint64_t>, uint32_t> known_numbers;
   // The order of names, classes and members does not depend on the order of adding.
   std::vector<uint32_t> name_index;         // by number of the name
@@ -280,45 +368,24 @@ struct VersionIndexBuilder::Writer {
     return entry->second;
   }
 
-  /// Most columns are equal to the one before. Returns the unit if the offsets are multiples of it
-  /// as in the latest column; otherwise 0. The multiples have no common divisor, so that the unit
-  /// is the greatest one of the offsets.
-  template <typename OffsetOf>
-  uint64_t UnitOfLatest(const OffsetOf& offset_of, size_t count) const {
-    if (latest.size() != count) return 0;
-    const auto first = std::find_if(latest.begin(), latest.end(), [](uint32_t m) { return m > 0; });
-    if (first == latest.end()) return 0;
-    const uint64_t unit = offset_of(static_cast<size_t>(first - latest.begin())) / *first;
-    for (size_t i = 0; i < count; ++i) {
-      uint64_t offset = 0;
-      if (__builtin_mul_overflow(unit, latest[i], &offset) || offset != offset_of(i)) return 0;
-    }
-    return unit;
-  }
-
-  /// Stores the offsets of the members as multiples of their greatest common divisor. Dimensions
-  /// that are cut alike thus have equal columns.
-  Result<OffsetRow> Offsets(const std::vector<uint64_t>& column,
-                            const std::vector<uint32_t>& order) {
-    const auto offset_of = [&](size_t i) {
-      return order[i] < column.size() ? column[order[i]] : 0;
-    };
-    if (const uint64_t unit = UnitOfLatest(offset_of, order.size()); unit != 0) {
-      return OffsetRow{unit, latest_column, 0};
-    }
+  /// Stores the values of a column as multiples of their greatest common divisor, in the order of
+  /// the ranks. Dimensions that are cut alike thus have equal columns. Returns the divisor and the
+  /// column.
+  Result<OffsetRow> WriteColumn(const Column& column, const std::vector<uint32_t>& order) {
     uint64_t unit = 0;
-    for (uint64_t offset : column) {
-      if (unit != 1 && (unit == 0 || offset % unit != 0)) unit = std::gcd(unit, offset);
+    for (uint64_t value : column) {
+      if (unit != 1 && (unit == 0 || value % unit != 0)) unit = std::gcd(unit, value);
     }
     if (unit == 0) return OffsetRow{};
     std::vector<uint32_t> multiples(order.size());
     for (size_t i = 0; i < order.size(); ++i) {
-      const uint64_t offset = offset_of(i);
-      if (offset / unit > UINT32_MAX) {
-        return Fail(ResourceExhaustedError("the index of the version has no room for the offset " +
-                                           std::to_string(offset)));
+      const uint64_t value = order[i] < column.size() ? column[order[i]] / unit : 0;
+      if (value > UINT32_MAX) {
+        return Fail(
+            ResourceExhaustedError("the index of the version has no room for an offset of " +
+                                   std::to_string(value) + " units"));
       }
-      multiples[i] = static_cast<uint32_t>(offset / unit);
+      multiples[i] = static_cast<uint32_t>(value);
     }
     std::string key(reinterpret_cast<const char*>(multiples.data()), multiples.size() * 4);
     const auto [entry, added] =
@@ -333,9 +400,18 @@ struct VersionIndexBuilder::Writer {
                        [&](uint32_t a, uint32_t b) { return multiples[a] < multiples[b]; });
       values.insert(values.end(), sorted.begin(), sorted.end());
     }
-    latest = multiples;
-    latest_column = entry->second;
     return OffsetRow{unit, entry->second, 0};
+  }
+
+  /// Returns the row of a dimension. A column that several dimensions share is written once.
+  Result<OffsetRow> Offsets(const Class& of, const Dimension& dimension,
+                            const std::vector<uint32_t>& order) {
+    if (dimension.unit == 0) return OffsetRow{};
+    OffsetRow& row = column_rows[dimension.column];
+    if (row.unit == 0) {
+      HOLDFAST_ASSIGN_OR_RETURN(row, WriteColumn(of.columns[dimension.column], order));
+    }
+    return OffsetRow{row.unit * dimension.unit, row.column, 0};
   }
 
   /// Returns the classes with members, by their lowest ranks.
@@ -373,6 +449,7 @@ struct VersionIndexBuilder::Writer {
       members.push_back(of.members[order[p]]);
       positions[of.members[order[p]]] = p;
     }
+    column_rows.assign(of.columns.size(), OffsetRow{});
     for (uint32_t t = 0; t < of.tensors.size(); ++t) {
       const Tensor& tensor = of.tensors[t];
       const TensorRow row{name_index[tensor.name],
@@ -383,7 +460,7 @@ struct VersionIndexBuilder::Writer {
                           tensor.begin};
       for (uint32_t d = 0; d < tensor.shape.size(); ++d) {
         HOLDFAST_ASSIGN_OR_RETURN(const OffsetRow offset,
-                                  Offsets(of.columns[tensor.first_dimension + d], order));
+                                  Offsets(of, of.dimensions[tensor.first_dimension + d], order));
         offsets.push_back(offset);
       }
       tensors.push_back(row);

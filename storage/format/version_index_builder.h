@@ -51,15 +51,23 @@ class VersionIndexBuilder {
     uint64_t begin = 0;
     uint32_t first_dimension = 0;  // among the dimensions of all tensors of the class
   };
-  /// Shards of one class. The offsets of one dimension are a column; the rest of a short column is
-  /// zeros.
+  /// A column by member, in the order of their adding. The rest of a short column is zeros.
+  using Column = std::vector<uint64_t>;
+  /// The offsets of one dimension: unit · column. Dimensions that are cut alike share a column, so
+  /// that adding a shard takes no work for each of them but to compare.
+  struct Dimension {
+    uint64_t unit = 0;  // 0: all offsets are 0
+    uint32_t column = 0;
+  };
+  /// Shards of one class.
   struct Class {
     std::vector<Tensor> tensors;
     uint64_t tensor_bytes = 0;
-    uint32_t dimensions = 0;
-    std::vector<uint32_t> members;               // ranks, in the order of their adding
-    std::vector<std::vector<uint64_t>> columns;  // by dimension
+    std::vector<Dimension> dimensions;  // of all tensors
+    std::vector<uint32_t> members;      // ranks, in the order of their adding
+    std::vector<Column> columns;        // the first one is empty: zeros
   };
+  class NewMembers;
   struct Extra {
     std::string name;
     uint64_t bytes = 0;
@@ -82,6 +90,8 @@ class VersionIndexBuilder {
   Class& ClassOf(std::vector<Tensor> tensors, uint64_t tensor_bytes, uint32_t* number);
   /// Returns the numbers of the classes of a part.
   Result<std::vector<uint32_t>> ClassesOf(const VersionIndex& part);
+  static Status AddOffsets(const VersionIndex& part, const VersionIndex::Class& from,
+                           std::span<const uint32_t> positions, Class& to);
   Status AddMember(uint32_t shard_class, Rank rank, Shard shard);
   const std::string* Content(std::string_view bytes);
 

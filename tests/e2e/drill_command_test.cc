@@ -55,6 +55,22 @@ TEST_F(DrillCommandTest, AKilledCoordinator) {
   ASSERT_NO_FATAL_FAILURE(ExpectSameEnd());
 }
 
+TEST_F(DrillCommandTest, ALostStore) {
+  options_.keep_last = 20;  // so that retention removes no version before the comparison
+  ASSERT_NO_FATAL_FAILURE(StartJob(4, 0, 1, 200));
+  ASSERT_NO_FATAL_FAILURE(Drill({"lose-store"}));
+  int lost = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(root_ + "/coordinator")) {
+    lost += entry.path().filename().string().starts_with("metadata.lost-drill-") ? 1 : 0;
+  }
+  EXPECT_EQ(lost, 1) << "the old store is not there";
+  EXPECT_EQ(report_["bytes_equal"], true);
+  EXPECT_FALSE(report_["survived"].empty());
+  EXPECT_GT(report_["recover_ms"], report_["restore_ms"]);
+  EXPECT_THAT(report_["what"].get<std::string>(), HasSubstr("metadata.lost-drill-"));
+  ASSERT_NO_FATAL_FAILURE(ExpectSameEnd());
+}
+
 TEST_F(DrillCommandTest, AKilledNode) {
   ASSERT_NO_FATAL_FAILURE(StartJob(4, 0, 1, 150));
   ASSERT_NO_FATAL_FAILURE(Drill({"kill-node", "--target", "n2", "--duration", "4s"}));
@@ -205,6 +221,7 @@ TEST_F(DrillCommandTest, ImpossibleDrillsAreRefused) {
   expect({"slow-link", "--job", "lm", "--target", "n0"}, 1, "peers.listen");
   expect({"slow-link", "--job", "lm", "--rate", "fast"}, 64, "--rate");
   expect({"kill-coordinator", "--job", "lm"}, 1, "drills.enabled = true");
+  expect({"lose-store", "--job", "lm", "--target", "n0"}, 1, "lose-store takes no target");
   expect({"power-loss", "--job", "lm"}, 1, "would not survive power-loss");
   expect({"kill-rank", "--job", "lm", "--injector", "n1"}, 64, "NODE=ADDRESS");
   // A node without an injector, and one whose address is that of another node's.

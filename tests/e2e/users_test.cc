@@ -138,6 +138,7 @@ TEST_F(UsersTest, AnotherUserGetsNothingOfRootsJob) {
                                                          {"dump", "n0"},
                                                          {"audit"},
                                                          {"adopt", "roots"},
+                                                         {"backup", to},
                                                          {"quarantine", "n0"}};
   for (const auto& arguments : refused) {
     const auto result = Stranger(arguments);

@@ -97,9 +97,9 @@ class LivesTest : public ::testing::Test {
   std::string backup() const { return cluster_.root() + "/backup"; }
   void BackUp() {
     const fs::path bin = fs::path(cluster_.AgentArgs(0, {})[0]).parent_path();
-    auto made = Program::Start({bin / "holdfast-coordinator", "--backup-to", backup(), "--set",
-                                "cluster=test", "--set", "data_dir=" + store()},
-                               {}, cluster_.root() + "/backup.log");
+    auto made = Program::Start(
+        {bin / "holdfast", "--endpoint", "unix:" + cluster_.root() + "/c.sock", "backup", backup()},
+        {}, cluster_.root() + "/backup.log");
     ASSERT_TRUE(made);
     ASSERT_EQ(made->Wait(20'000), 0) << ReadText(cluster_.root() + "/backup.log");
   }

@@ -254,6 +254,24 @@ TEST_F(AuditTest, EveryMutationIsRecordedWithItsOutcome) {
   EXPECT_THAT(TextOf(dir_.path() + "/data/audit.log"), Not(HasSubstr("very-secret")));
 }
 
+// The store of this test is in memory and cannot be backed up.
+TEST_F(AuditTest, ABackupIsRecordedWithItsOutcome) {
+  grpc::ClientContext context;
+  const auto stream = stub_->Backup(&context, {});
+  coordinator::BackupPart part;
+  EXPECT_FALSE(stream->Read(&part));
+  const Status outcome = FromGrpc(stream->Finish(), "coordinator");
+  EXPECT_EQ(outcome.code(), ErrorCode::kUnsupported);
+  const auto records = Records();
+  ASSERT_EQ(records.size(), 2U);
+  EXPECT_EQ(records[0]["method"], "Backup");
+  EXPECT_EQ(records[0]["outcome"], "begun");
+  EXPECT_THAT(records[0]["who"].get<std::string>(),
+              HasSubstr(fmt::format("(uid {})", ::geteuid())));
+  EXPECT_EQ(records[1]["begun"], records[0]["number"]);
+  EXPECT_THAT(records[1]["outcome"].get<std::string>(), HasSubstr("cannot be backed up"));
+}
+
 TEST_F(AuditTest, CallsThatChangeNothingAreNotRecorded) {
   coordinator::GetStatusReply reply;
   grpc::ClientContext context;

@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <fstream>
 
 #include "coordinator/store/catalog.h"
 #include "coordinator/store/rocks_store.h"
@@ -32,6 +34,18 @@ class BackupTest : public ::testing::Test {
     EXPECT_TRUE(catalog) << catalog.error().ToString();
     return *std::move(catalog);
   }
+  Result<BackupCounts> BackUp(const std::string& from, const std::string& to) {
+    HOLDFAST_ASSIGN_OR_RETURN(const auto records, ReadRecords(root_ + from));
+    return WriteBackup(records, root_ + to);
+  }
+  /// Returns the names beneath the test's folder, sorted.
+  std::vector<std::string> Names() {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(root_))
+      names.push_back(entry.path().filename());
+    std::ranges::sort(names);
+    return names;
+  }
   static Status PutJobCalled(Catalog& catalog, const std::string& name) {
     JobRecord record;
     record.job = name;
@@ -47,7 +61,7 @@ class BackupTest : public ::testing::Test {
 TEST_F(BackupTest, ACopyOfARunningStoreReplacesIt) {
   auto running = Open("/store");
   ASSERT_TRUE(PutJobCalled(*running, "before").ok());
-  auto counts = BackUpStore(root_ + "/store", root_ + "/backup/metadata");
+  auto counts = BackUp("/store", "/backup");
   ASSERT_TRUE(counts) << counts.error().ToString();
   EXPECT_EQ(counts->records, 4U);  // the cluster, the epoch, the life, the job
   // The store stays in use after the copy, and is lost later.
@@ -74,12 +88,67 @@ TEST_F(BackupTest, ACopyOfARunningStoreReplacesIt) {
 
 TEST_F(BackupTest, ABackupNeverOverwrites) {
   { auto store = Open("/store"); }
-  ASSERT_TRUE(BackUpStore(root_ + "/store", root_ + "/backup"));
-  auto again = BackUpStore(root_ + "/store", root_ + "/backup");
+  ASSERT_TRUE(BackUp("/store", "/backup"));
+  auto again = BackUp("/store", "/backup");
   ASSERT_FALSE(again);
   EXPECT_EQ(again.error().code(), ErrorCode::kFailedPrecondition);
-  EXPECT_EQ(BackUpStore(root_ + "/none", root_ + "/other").error().code(), ErrorCode::kNotFound);
+  EXPECT_EQ(BackUp("/none", "/other").error().code(), ErrorCode::kNotFound);
   EXPECT_FALSE(fs::exists(root_ + "/none"));
+}
+
+TEST_F(BackupTest, AnUnfinishedBackupHasAnotherNameAndIsRemoved) {
+  { auto store = Open("/store"); }
+  const auto records = ReadRecords(root_ + "/store");
+  ASSERT_TRUE(records) << records.error().ToString();
+  {
+    auto writer = BackupWriter::Make(root_ + "/backup/");
+    ASSERT_TRUE(writer) << writer.error().ToString();
+    ASSERT_TRUE(writer->Add(*records).ok());
+    EXPECT_FALSE(fs::exists(root_ + "/backup"));
+    EXPECT_TRUE(fs::exists(writer->unfinished() + "/metadata/CURRENT"));
+    BackupCounts announced = CountOf(*records);
+    ++announced.records;
+    const auto lacking = writer->Publish(announced);
+    ASSERT_FALSE(lacking);
+    EXPECT_EQ(lacking.error().code(), ErrorCode::kDataLoss);
+  }
+  EXPECT_THAT(Names(), testing::ElementsAre("store"));
+}
+
+// Two backups into one folder begin at the same time, and both are written completely.
+TEST_F(BackupTest, OfTwoBackupsIntoOneFolderOneSucceeds) {
+  { auto store = Open("/store"); }
+  const auto records = ReadRecords(root_ + "/store");
+  ASSERT_TRUE(records) << records.error().ToString();
+  fs::create_directory(root_ + "/backup");  // an empty folder is no obstacle
+  {
+    auto first = BackupWriter::Make(root_ + "/backup");
+    auto second = BackupWriter::Make(root_ + "/backup");
+    ASSERT_TRUE(first && second);
+    ASSERT_TRUE(first->Add(*records).ok());
+    ASSERT_TRUE(second->Add(*records).ok());
+    ASSERT_TRUE(first->Publish(CountOf(*records)));
+    const auto late = second->Publish(CountOf(*records));
+    ASSERT_FALSE(late);
+    EXPECT_EQ(late.error().code(), ErrorCode::kFailedPrecondition) << late.error().ToString();
+  }
+  EXPECT_THAT(Names(), testing::ElementsAre("backup", "store"));
+  auto copied = ReadRecords(root_ + "/backup/metadata");
+  ASSERT_TRUE(copied) << copied.error().ToString();
+  EXPECT_EQ(copied->size(), records->size());
+}
+
+TEST_F(BackupTest, AFileOrALinkIsNoTarget) {
+  { auto store = Open("/store"); }
+  { std::ofstream(root_ + "/file") << "precious"; }
+  fs::create_symlink(root_ + "/nowhere", root_ + "/link");
+  for (const std::string name : {"/file", "/link"}) {
+    const auto made = BackUp("/store", name);
+    ASSERT_FALSE(made) << name;
+    EXPECT_EQ(made.error().code(), ErrorCode::kFailedPrecondition) << made.error().ToString();
+  }
+  EXPECT_EQ(fs::file_size(root_ + "/file"), 8U);
+  EXPECT_THAT(Names(), testing::ElementsAre("file", "link", "store"));
 }
 
 }  // namespace

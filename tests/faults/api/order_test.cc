@@ -34,6 +34,8 @@ Order FullOrder() {
                   ""};
   order.endpoint = "unix:/run/holdfast/agent.sock";
   order.node_run_dir = "/run/holdfast";
+  order.lost_folder = "/var/lib/holdfast/metadata";
+  order.lost_as = "/var/lib/holdfast/metadata.lost-drill-1";
   order.stopped_percent = 50;
   order.files = {"/data0/.probe-1", "/data1/.probe-2"};
   order.cut = {"drill-1", {"10.0.0.7", "fd00::7"}, 1'000'000};

@@ -188,8 +188,13 @@ TEST_F(OrderBookTest, AKilledServerStartsAgainAsItWasStarted) {
   order.launch.program = "/bin/sh";
   order.launch.arguments = {"sh", "-c", script, "zero", "one"};
   order.launch.umask = 027;
+  order.lost_folder = folder_ + "-store";
+  order.lost_as = folder_ + "-store.lost-d";
+  fs::create_directory(order.lost_folder);
   ASSERT_TRUE(book_->Begin("d", order).ok());
   EXPECT_TRUE(Eventually([&] { return lines().size() == 2; }));
+  EXPECT_FALSE(fs::exists(order.lost_folder));
+  EXPECT_TRUE(fs::remove(order.lost_as)) << "the folder was renamed before the start";
   ::waitpid(server, nullptr, 0);
   ASSERT_EQ(lines().size(), 2U);
   EXPECT_EQ(lines()[1], "started zero one value 0027 in /usr");

@@ -176,6 +176,44 @@ TEST(VersionIndex, IndexesOfNodesAreJoinedToTheSameBytes) {
   }
 }
 
+// Dimensions that are cut alike in some shards and differently in others. Neither the order of the
+// shards nor their nodes change the bytes.
+TEST(VersionIndex, OffsetsThatAreAlikeInSomeShardsOnly) {
+  Random random(5);
+  for (int round = 0; round < 30; ++round) {
+    const auto world = static_cast<uint32_t>(2 + random.Below(30));
+    std::vector<Shard> shards;
+    for (uint32_t rank = 0; rank < world; ++rank) {
+      std::vector<TensorSpec> tensors;
+      for (uint64_t t = 0; t < 12; ++t) {
+        uint64_t row = rank * (t % 3 + 1) * 6;
+        if (random.OneIn(8)) row = random.Below(world) * 6 / (t % 2 + 1);
+        if (random.OneIn(8)) row = 0;
+        const uint64_t column = random.OneIn(6) ? 0 : uint64_t{rank} * 7;
+        tensors.push_back(Slice("t" + std::to_string(t), {1000, 1000}, {row, column}, {6, 7}));
+      }
+      shards.push_back(MakeShard(rank, world, std::move(tensors)));
+    }
+    const std::string direct = IndexOf(shards, world);
+    Bytes bytes(direct);
+    ASSERT_NO_FATAL_FAILURE(ExpectDescribes(bytes.Open(), shards));
+    std::vector<Shard> mixed = shards;
+    for (size_t i = mixed.size(); i > 1; --i) std::swap(mixed[i - 1], mixed[random.Below(i)]);
+    EXPECT_TRUE(IndexOf(mixed, world) == direct) << "round " << round;
+    VersionIndexBuilder joined("job", kVersion, world);
+    for (size_t from = 0; from < mixed.size();) {
+      const size_t to = std::min<size_t>(mixed.size(), from + 1 + random.Below(6));
+      const std::vector<Shard> node(mixed.begin() + static_cast<ptrdiff_t>(from),
+                                    mixed.begin() + static_cast<ptrdiff_t>(to));
+      Bytes part(IndexOf(node, world));
+      const Status added = joined.Add(part.Open());
+      ASSERT_TRUE(added.ok()) << added.ToString();
+      from = to;
+    }
+    EXPECT_TRUE(joined.Finish().value() == direct) << "round " << round;
+  }
+}
+
 TEST(VersionIndex, FindsNamesAndNoOthers) {
   Bytes bytes(IndexOf(SomeWorld(7), 7));
   const VersionIndex index = bytes.Open();

@@ -191,6 +191,36 @@ TEST_F(AdoptionModule, ARebuildAdoptsVersionsOnceTheyAreComplete) {
   EXPECT_TRUE(Added<Reply>().empty()) << "no call waits";
 }
 
+// The store was lost twice, and each life numbered a version alike. Each of the two nodes that are
+// left has another rank's shard, of another life. The digests differ, as the bytes do.
+TEST_F(AdoptionModule, ARebuildMixesNoShardsOfTwoVersionsWithTheSameNumber) {
+  options.rebuild = true;
+  const auto hold = [&](NodeIndex node, uint32_t rank, uint64_t life) {
+    StoredReplica report = H(V(1, 10), rank, Tier::kDisk);
+    report.life = LifeId{life};
+    report.digest += life;
+    QuarantineReplica(context, node, report);
+  };
+  hold(0, 0, 2);
+  hold(1, 1, 3);
+  AdoptWhatIsComplete(context);
+  EXPECT_TRUE(job().versions.empty());
+  const auto listed = Adopt(/*dry_run=*/true);
+  ASSERT_EQ(listed.size(), 2U) << "each life's version is listed with its reason";
+  for (const AdoptedVersion& one : listed) {
+    EXPECT_EQ(one.ranks, 1U);
+    EXPECT_THAT(one.why_not, ::testing::HasSubstr("has none"));
+  }
+  // The other shard of one of them is found.
+  hold(0, 1, 2);
+  AdoptWhatIsComplete(context);
+  const VersionState& version = job().versions.at(V(1, 10));
+  EXPECT_TRUE(IsRestorable(job(), version));
+  EXPECT_EQ(version.adopted_from, LifeId{2});
+  EXPECT_EQ(version.ranks[0].digest, H(V(1, 10), 0, Tier::kDisk).digest + 2);
+  EXPECT_EQ(version.ranks[1].digest, H(V(1, 10), 1, Tier::kDisk).digest + 2);
+}
+
 TEST_F(AdoptionModule, AnIncarnationOfThisLifeIsNotReplaced) {
   Quarantine(0, V(2, 10), 0);
   Quarantine(1, V(2, 10), 1);
