@@ -14,12 +14,6 @@
 
 namespace holdfast::agent {
 
-JobState ForParity(JobState job) {
-  job.committed[Tier::kMemory] = job.committed[Tier::kPeer];
-  job.group.reset();
-  return job;
-}
-
 ParityKeeper::ParityKeeper(const ParityTools& tools, std::string job)
     : tools_(tools),
       job_name_(std::move(job)),
@@ -142,10 +136,6 @@ Status ParityKeeper::Protect(const Work& work) {
       memory ? "" : job_name_ + ": no memory for parity: " + memory.error().message());
   if (!memory) return memory.error();
   RankSlots& slots = (*memory)->slots;
-  {
-    MutexLock lock(mutex_);
-    slots.SetJobState(ForParity(*job_));
-  }
   // The parity was built before a restart of the agent, and reported when the slot was adopted.
   if (const auto made = slots.pins().Pin(identity.version)) {
     slots.pins().Unpin(*made);
