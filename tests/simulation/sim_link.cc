@@ -338,6 +338,7 @@ bool SimLink::Handle(Epoch epoch, const coord::Directive& directive) {
   } else if (const auto* prepare = std::get_if<PrepareShard>(&directive)) {
     handler_->OnPrepareShard(*prepare);
   } else if (const auto* remove = std::get_if<RemoveVersion>(&directive)) {
+    if (!*dead_) world_.checker.OnRemoval(options_.node, *remove);
     handler_->OnRemoveVersion(*remove);
   }
   return true;
