@@ -116,6 +116,34 @@ TEST_F(ParityServiceTest, AKeeperWithAnOlderJobStateFreesNoVersionThatIsCommitte
   EXPECT_TRUE(link_.WasRemoved(Parity(1), Tier::kMemory));
 }
 
+// Rank 1 has lost its shard of the first version. Without an order, the keeper would take the
+// versions of both ranks in turn for ever.
+TEST_F(ParityServiceTest, ANewerVersionWaitsForTheTargetAlthoughARankLacksTheOlderOne) {
+  job_.group =
+      *GroupPlan::Make({{"node-0", "", 0, {{Rank{0}, kSlotBytes}, {Rank{1}, kSlotBytes}}},
+                        {"node-1", "elsewhere", 1, {{Rank{2}, kSlotBytes}, {Rank{3}, kSlotBytes}}}},
+                       1);
+  ranks_->SetJobState(job_);
+  parity_->SetJobState(job_);
+  for (const uint32_t number : {0U, 1U}) {
+    const auto rank = Reserve("job", Rank{number});
+    ASSERT_TRUE(rank);
+    std::vector<FreedSlot> freed;
+    ASSERT_TRUE((*rank)->slots.saves().BeginSave(At(number + 1), 4, 1000, &freed));
+    ASSERT_TRUE(Eventually([&] { return link_.failed(Parity(1), Tier::kPeer).has_value(); }));
+  }
+  for (int turn = 0; turn < 3; ++turn) {
+    std::promise<void> ran;
+    ASSERT_TRUE(parity_->Post("job", [&] { ran.set_value(); }));
+    ran.get_future().wait();
+  }
+  EXPECT_FALSE(link_.failed(Parity(2), Tier::kPeer));
+  job_.target_step[Tier::kPeer] = Step{2};
+  parity_->SetJobState(job_);
+  ranks_->SetJobState(job_);
+  EXPECT_TRUE(Eventually([&] { return link_.failed(Parity(2), Tier::kPeer).has_value(); }));
+}
+
 // A directive waits for the keeper's thread while newer job states arrive.
 TEST_F(ParityServiceTest, ALateRestoreOfParityFreesNoVersionThatIsCommittedAtPeer) {
   const auto parity = memory_->ReserveParity("job", ParityRank(0), 2 * kSlotBytes);
