@@ -32,8 +32,10 @@ void JobService::Apply(JobState state) {
   const JobState before = known == nullptr ? JobState{} : *known;
   const JobState& now = parts_.jobs.Set(std::move(state));
   parts_.peer_source.SetIncarnation(now.job, now.incarnation);
-  ApplyToRanks(now);
+  // The keeper comes first: once the ranks have another version for their peers, it needs the plan
+  // of that version.
   parts_.parity.SetJobState(now);
+  ApplyToRanks(now);
   RepeatJoins(now);
   parts_.trainers.OnJobState(before, now);
 }
@@ -41,11 +43,11 @@ void JobService::Apply(JobState state) {
 void JobService::ApplyToRanks(const JobState& job) {
   const std::string fenced =
       fmt::format("incarnation {} of {} has started", job.incarnation.value, job.job);
+  parts_.ranks.SetJobState(job);
   std::vector<ShardKey> not_saved;
   parts_.ranks.ForEach([&](RankPipeline& rank) {
     const SegmentOwner& owner = rank.segment.owner();
     if (owner.job != job.job) return;
-    rank.slots.SetJobState(IsParity(owner.rank) ? ForParity(job) : job);
     for (VersionId version :
          rank.slots.saves().AbortOlder(job.incarnation, {ErrorCode::kFenced, fenced})) {
       not_saved.push_back({job.job, version, owner.rank});
@@ -83,7 +85,7 @@ void JobService::ApplyLife(const SeenLife& seen) {
        Kv("effect", "trainers join again; replicas of the earlier life are kept")});
   parts_.trainers.EndAll("the life of the coordinator's store has changed");
   parts_.processes.ForgetIncarnations();
-  parts_.ranks.ForEach([](RankPipeline& rank) { rank.slots.ForgetJobState(); });
+  parts_.ranks.ForgetJobStates();
   for (const auto& [name, job] : parts_.jobs.TakeAll()) {
     JobState nothing;
     nothing.job = name;
@@ -141,6 +143,7 @@ void JobService::Tick() {
 
 void JobService::Drop(const std::string& job) {
   parts_.jobs.Erase(job);
+  parts_.ranks.ForgetJobState(job);
   unprotected_.erase(job);
   parts_.joins.ForgetJob(job);
   parts_.processes.ForgetGoodbyes(job);

@@ -14,12 +14,6 @@
 
 namespace holdfast::agent {
 
-JobState ForParity(JobState job) {
-  job.committed[Tier::kMemory] = job.committed[Tier::kPeer];
-  job.group.reset();
-  return job;
-}
-
 ParityKeeper::ParityKeeper(const ParityTools& tools, std::string job)
     : tools_(tools),
       job_name_(std::move(job)),
@@ -115,21 +109,24 @@ std::optional<ParityKeeper::Work> ParityKeeper::TakeWork() {
   const auto position = job_ && job_->group ? job_->group->PositionOf(tools_.node) : std::nullopt;
   if (!position) return std::nullopt;
   const PlanMember& self = job_->group->members()[*position];
+  std::optional<Work> work;
   for (const PlanRank& rank : self.ranks) {
     const RankLease pipeline = tools_.ranks.Find(job_name_, rank.rank);
     const auto due = pipeline ? pipeline->slots.peers().NextForPeers() : std::nullopt;
-    if (!due || due->version == done_) continue;
-    Work work{*job_->group, *position, *due, std::make_shared<Cancellation>()};
-    work.identity.rank = ParityRank(self.number);
-    if (IsObsolete(work)) continue;
-    // Members that have not read their rows of the last version yet get Aborted.
-    if (done_) {
-      tools_.source.rows().Drop(job_name_, *done_, AbortedError("a newer version is protected"));
-    }
-    current_ = work;
-    return work;
+    if (!due || (work && work->identity.version <= due->version)) continue;
+    Work next{*job_->group, *position, *due, std::make_shared<Cancellation>()};
+    next.identity.rank = ParityRank(self.number);
+    if (!IsObsolete(next)) work = std::move(next);
   }
-  return std::nullopt;
+  // The ranks of the node may differ: one of them may lack the oldest version. Its parity is made
+  // once, and newer versions wait until the target has passed it.
+  if (!work || work->identity.version == done_) return std::nullopt;
+  // Members that have not read their rows of the last version yet get Aborted.
+  if (done_) {
+    tools_.source.rows().Drop(job_name_, *done_, AbortedError("a newer version is protected"));
+  }
+  current_ = work;
+  return work;
 }
 
 Status ParityKeeper::Protect(const Work& work) {
@@ -142,10 +139,6 @@ Status ParityKeeper::Protect(const Work& work) {
       memory ? "" : job_name_ + ": no memory for parity: " + memory.error().message());
   if (!memory) return memory.error();
   RankSlots& slots = (*memory)->slots;
-  {
-    MutexLock lock(mutex_);
-    slots.SetJobState(ForParity(*job_));
-  }
   // The parity was built before a restart of the agent, and reported when the slot was adopted.
   if (const auto made = slots.pins().Pin(identity.version)) {
     slots.pins().Unpin(*made);

@@ -31,9 +31,6 @@ struct ParityTools {
   Clock& clock;
 };
 
-/// Returns the job state as parity shards need it: their commits are those of the peer tier.
-JobState ForParity(JobState job);
-
 /// A job's thread that builds this node's parity shards, one version after the other. The thread
 /// waits until a rank of the node saves the next eligible version. Then it builds, seals and
 /// reports the parity shard. A version that fails is reported as FailedReplica, and the coordinator

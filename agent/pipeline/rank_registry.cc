@@ -27,6 +27,9 @@ RankLease RankRegistry::Add(Segment& segment) {
                                      peer_versions_, volume_, checksums_, *events_, clock_);
   MutexLock lock(mutex_);
   rank->slots.SetLife(life_, unlabeled_);
+  if (auto job = jobs_.find(segment.owner().job); job != jobs_.end()) {
+    rank->slots.SetJobState(job->second);
+  }
   if (arena_.IsRetained(&segment)) {
     retained_.push_back(rank);
   } else {
@@ -150,6 +153,28 @@ void RankRegistry::Reinstate(const RankLease& rank) {
   if (!retained || !arena_.ReinstateSegment(&rank->segment).ok()) return;
   std::erase(retained_, rank.rank_);
   ranks_[{owner.job, owner.rank}] = rank.rank_;
+}
+
+void RankRegistry::SetJobState(const JobState& job) {
+  MutexLock lock(mutex_);
+  jobs_.insert_or_assign(job.job, job);
+  const auto set = [&job](RankPipeline& rank) {
+    if (rank.segment.owner().job == job.job) rank.slots.SetJobState(job);
+  };
+  for (const auto& [key, rank] : ranks_) set(*rank);
+  for (const auto& rank : retained_) set(*rank);
+}
+
+void RankRegistry::ForgetJobState(const std::string& job) {
+  MutexLock lock(mutex_);
+  jobs_.erase(job);
+}
+
+void RankRegistry::ForgetJobStates() {
+  MutexLock lock(mutex_);
+  jobs_.clear();
+  for (const auto& [key, rank] : ranks_) rank->slots.ForgetJobState();
+  for (const auto& rank : retained_) rank->slots.ForgetJobState();
 }
 
 LifeId RankRegistry::SetLife(LifeId life, LifeId unlabeled) {

@@ -9,6 +9,7 @@
 
 #include "agent/arena/arena.h"
 #include "agent/pipeline/change_signal.h"
+#include "agent/pipeline/coordinator_link.h"
 #include "agent/pipeline/rank_events.h"
 #include "agent/pipeline/rank_pipeline.h"
 #include "base/clock.h"
@@ -74,6 +75,13 @@ class RankRegistry {
   /// Makes a retained segment the rank's memory again, unless the rank has other memory.
   void Reinstate(const RankLease& rank);
 
+  /// Sets the coordinator's latest state of a job for all its pipelines, also for those that are
+  /// added later. No other code sets it, so that no slot ever follows an older state than before.
+  void SetJobState(const JobState& job);
+  /// Drops the state of one job, which has no memory left.
+  void ForgetJobState(const std::string& job);
+  /// Drops the states of all jobs: no slot is freed until the next SetJobState().
+  void ForgetJobStates();
   /// Sets the life of new saves of all ranks. Returns the previous life; 0: not known.
   LifeId SetLife(LifeId life, LifeId unlabeled);
   /// Reports that a slot of the rank may have become free or freeable.
@@ -98,6 +106,7 @@ class RankRegistry {
   Mutex mutex_;
   std::map<RankKey, std::shared_ptr<RankPipeline>> ranks_ HOLDFAST_GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<RankPipeline>> retained_ HOLDFAST_GUARDED_BY(mutex_);
+  std::map<std::string, JobState> jobs_ HOLDFAST_GUARDED_BY(mutex_);
   LifeId life_ HOLDFAST_GUARDED_BY(mutex_);       // of the coordinator's store; 0: not known yet
   LifeId unlabeled_ HOLDFAST_GUARDED_BY(mutex_);  // see SeenLife
 };

@@ -5,10 +5,19 @@
 #include <algorithm>
 
 namespace holdfast::agent {
+namespace {
+/// Returns the job state as parity shards need it: their commits are those of the peer tier.
+JobState ForParity(JobState job) {
+  job.committed[Tier::kMemory] = job.committed[Tier::kPeer];
+  job.group.reset();
+  return job;
+}
+}  // namespace
 
-void RankSlots::SetJobState(const JobState& job) {
+void RankSlots::SetJobState(const JobState& state) {
   MutexLock lock(table_.mutex);
-  table_.job_state = job;
+  table_.job_state = IsParity(table_.segment.owner().rank) ? ForParity(state) : state;
+  const JobState& job = *table_.job_state;
   const bool past_restore = job.committed[Tier::kMemory].has_value() &&
                             job.committed[Tier::kMemory]->incarnation == job.incarnation;
   if (job.restore.has_value() || past_restore) table_.held.reset();

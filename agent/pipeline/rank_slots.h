@@ -32,7 +32,8 @@ class RankSlots {
   SlotPins& pins() { return pins_; }
   SlotView& view() { return view_; }
 
-  void SetJobState(const JobState& job);
+  /// Sets the coordinator's latest job state. RankRegistry calls it.
+  void SetJobState(const JobState& state);
   /// Drops the job state after a change of the coordinator store's life. No slot is freed until the
   /// next SetJobState().
   void ForgetJobState();

@@ -82,17 +82,14 @@ void ShardPreparer::StartParity(PrepareShard prepare) {
   const auto image = ParityImage::Make(*prepare.group, *position, prepare.identity);
   if (!image) return refuse(image.error());
   const JobState* known = jobs_.Find(key.job);
-  const JobState job = known == nullptr ? JobState{} : *known;
+  const Incarnation current = known == nullptr ? Incarnation{} : known->incarnation;
   running_[{key, into}].push_back(prepare.request);
-  auto task = [this, prepare = PrepareTask{std::move(prepare), job.incarnation},
-               job = ForParity(job), bytes = image->image_bytes()] {
+  auto task = [this, prepare = PrepareTask{std::move(prepare), current},
+               bytes = image->image_bytes()] {
     const ShardKey shard = prepare.identity.key();
     auto rank = memory_.ReserveParity(shard.job, shard.rank, bytes);
     Status status = rank ? Status::Ok() : rank.error();
-    if (status.ok()) {
-      (*rank)->slots.SetJobState(job);
-      status = Run(prepare, rank->get());
-    }
+    if (status.ok()) status = Run(prepare, rank->get());
     loop_.Post([this, shard, into = prepare.into, status] { Finish(shard, into, status); });
   };
   // The job's parity keeper runs the task between two versions, since both need the free slot.

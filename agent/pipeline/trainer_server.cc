@@ -244,7 +244,6 @@ void TrainerServer::HandleWantTier(Session& session, const EndSaveMessage& messa
 
 void TrainerServer::OnReady(Session& session) {
   if (const JobState* job = jobs_.Find(session.job)) {
-    session.pipeline->slots.SetJobState(*job);
     NotifyCommitted(session, JobState{}, *job);
   }
   services_.preparer.StartParked(session.job, session.rank, session.pipeline);

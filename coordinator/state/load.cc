@@ -144,6 +144,7 @@ Status LoadRecords(Context& context, const Records& records) {
     job.plan.open = job.lineage().decision != Decision::kFresh;
     if (job.newest_seen.value == 0) continue;
     RestartTargets(job, Step{job.newest_seen.value + 1});
+    ContinueAtPeer(job);
   }
   return Status::Ok();
 }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "coordinator/state/invariants.h"
+#include "coordinator/state/job_states.h"
 #include "coordinator/state/parity_plan.h"
 #include "coordinator/state/prepares.h"
 #include "coordinator/state/reshard.h"
@@ -109,6 +110,8 @@ bool RunRestoreTask(Context& context, Job& job, Rank rank) {
     directive.source_peer_address = context.cluster.nodes[source->node].peer_address;
   }
   directive.digest = version.ranks[rank.value].digest;
+  // Peers refuse a node that does not have the job state of this incarnation yet.
+  SendJobStates(context, job);
   SendDirective(context, target, std::move(directive));
   return false;
 }

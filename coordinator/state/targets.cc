@@ -32,6 +32,18 @@ void RestartTargets(Job& job, Step step) {
   }
 }
 
+void ContinueAtPeer(Job& job) {
+  TierTarget& target = job.targets[Tier::kPeer];
+  Step first = target.step();
+  target.Restart(Step{0});
+  for (auto it = job.versions.rbegin(); it != job.versions.rend(); ++it) {
+    const VersionState& version = it->second;
+    if (version.id.incarnation != job.incarnation || version.committed_at(Tier::kPeer)) break;
+    if (version.committed() && MayReachPeer(job, version)) first = version.id.step;
+  }
+  target.Restart(first);
+}
+
 bool SelectsVersion(const Job& job, const TierTarget& target, VersionId version) {
   if (version.incarnation != job.incarnation || version.step < target.step()) return false;
   auto it = job.versions.lower_bound({job.incarnation, target.step()});

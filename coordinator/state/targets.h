@@ -19,6 +19,10 @@ void AdvanceTargets(Job& job);
 /// Resets the targets of all tiers to `step`, for a new incarnation or after a start of the
 /// coordinator.
 void RestartTargets(Job& job, Step step);
+/// After a start of the coordinator: sets the peer target back to the oldest version that its nodes
+/// may be protecting. They free the parity of versions before the target. If the target had passed
+/// such a version, a late report could commit it at peer while a node frees its parity.
+void ContinueAtPeer(Job& job);
 
 /// Whether `target` selects the version.
 bool SelectsVersion(const Job& job, const TierTarget& target, VersionId version);

@@ -260,6 +260,42 @@ void Checker::OnReplica(const std::string& node, const ShardKey& key, Tier tier)
   ever_reported_.insert({key, tier});
 }
 
+void Checker::OnLife(const std::string& node) {
+  std::erase_if(job_states_, [&](const auto& entry) { return entry.first.first == node; });
+}
+
+void Checker::OnJobState(const std::string& node, const JobState& state) {
+  job_states_.insert_or_assign({node, state.job}, state);
+}
+
+void Checker::OnRemoval(const std::string& node, const RemoveVersion& removal) {
+  if (removal.tier == Tier::kMemory) removals_.insert({node, removal.job, removal.version});
+}
+
+void Checker::OnReplicaRemoved(const std::string& node, const RemovedReplica& removed) {
+  const auto& [key, tier, damage] = removed;
+  OnReplicaGone(node, key, tier);
+  const auto known = job_states_.find({node, key.job});
+  const auto job = jobs_.find(key.job);
+  if (tier != Tier::kMemory || !damage.empty() || known == job_states_.end()) return;
+  const JobState& state = known->second;
+  if (state.forget || job == jobs_.end()) return;
+  // A restart from an older version abandons newer ones.
+  if (removals_.contains({node, key.job, key.version})) return;
+  // The commit may not be known to the node yet. An incarnation without peers keeps no versions of
+  // earlier ones.
+  const auto newest = job->second.newest.find(Tier::kPeer);
+  const bool committed = newest != job->second.newest.end() &&
+                         newest->second.version == key.version &&
+                         state.incarnation == key.version.incarnation;
+  if (state.committed[Tier::kPeer] != key.version && !committed) return;
+  // Memory that no trainer uses is reassigned once its versions are on disk.
+  const bool on_disk = state.committed[Tier::kDisk] && *state.committed[Tier::kDisk] >= key.version;
+  if (on_disk && (state.phase != JobPhase::kRunning || !IsParity(key.rank))) return;
+  Fail(fmt::format("{} frees the memory of {}, which is of the newest version at peer", node,
+                   ToString(key)));
+}
+
 void Checker::OnReplicaGone(const std::string& node, const ShardKey& key, Tier tier) {
   auto found = replicas_.find({key, tier});
   if (found != replicas_.end()) found->second.erase(node);

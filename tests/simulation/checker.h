@@ -6,10 +6,13 @@
 #include <set>
 #include <span>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "base/ids.h"
+#include "coordinator/contract/directives.h"
+#include "coordinator/contract/reports.h"
 #include "coordinator/state/records.h"
 #include "coordinator/store/meta_store.h"
 
@@ -37,6 +40,12 @@ class Checker {
   /// An agent reports a replica, or that it has none any more.
   void OnReplica(const std::string& node, const ShardKey& key, Tier tier);
   void OnReplicaGone(const std::string& node, const ShardKey& key, Tier tier);
+  void OnReplicaRemoved(const std::string& node, const RemovedReplica& removed);
+  /// An agent gets a job state, is directed to remove a version, or learns that the coordinator's
+  /// store has another life.
+  void OnJobState(const std::string& node, const JobState& state);
+  void OnRemoval(const std::string& node, const RemoveVersion& removal);
+  void OnLife(const std::string& node);
   void OnRunStarted(const std::string& job, uint64_t run) { runs_.insert({job, run}); }
   /// A rank has read all bytes of its shard, or of all shards, or begins fresh. `saved_by`: the
   /// run whose bytes they are. `life`: store_life() when the rank sent its request.
@@ -107,7 +116,9 @@ class Checker {
   std::map<std::string, JobView> jobs_;
   std::map<std::pair<ShardKey, Tier>, std::set<std::string>> replicas_;
   std::set<std::pair<ShardKey, Tier>> ever_reported_;
-  std::set<std::pair<std::string, uint64_t>> runs_;  // of this life of the store
+  std::map<std::pair<std::string, std::string>, JobState> job_states_;  // by node and job
+  std::set<std::tuple<std::string, std::string, VersionId>> removals_;  // node, job, version
+  std::set<std::pair<std::string, uint64_t>> runs_;                     // of this life of the store
   std::set<std::string> tainted_;
   std::map<std::pair<pid_t, Tier>, VersionId> notified_;
   uint64_t store_life_ = 1;

@@ -96,7 +96,7 @@ void SimLink::Report(StoredReplica report) {
 }
 
 void SimLink::Report(RemovedReplica removed) {
-  if (!*dead_) world_.checker.OnReplicaGone(options_.node, removed.key, removed.tier);
+  if (!*dead_) world_.checker.OnReplicaRemoved(options_.node, removed);
   reports_.Add(std::move(removed));
 }
 
@@ -320,6 +320,7 @@ bool SimLink::Accept(Epoch epoch, const coord::Directive& directive) {
   }
   if (now.life.value != 0 && now.life != reported_life_) {
     reported_life_ = now.life;
+    if (!*dead_) world_.checker.OnLife(options_.node);
     handler_->OnLife(now);
   }
   seen_ = now;
@@ -332,10 +333,12 @@ bool SimLink::Accept(Epoch epoch, const coord::Directive& directive) {
 bool SimLink::Handle(Epoch epoch, const coord::Directive& directive) {
   if (!Accept(epoch, directive)) return false;
   if (const auto* state = std::get_if<JobState>(&directive)) {
+    if (!*dead_) world_.checker.OnJobState(options_.node, *state);
     handler_->OnJobState(*state);
   } else if (const auto* prepare = std::get_if<PrepareShard>(&directive)) {
     handler_->OnPrepareShard(*prepare);
   } else if (const auto* remove = std::get_if<RemoveVersion>(&directive)) {
+    if (!*dead_) world_.checker.OnRemoval(options_.node, *remove);
     handler_->OnRemoveVersion(*remove);
   }
   return true;

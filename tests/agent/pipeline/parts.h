@@ -54,10 +54,11 @@ class PartsTest : public testing::Test {
   /// Puts a sealed and verified shard into the rank's memory.
   ShardKey Put(const RankLease& rank, VersionId version) {
     const SegmentOwner& owner = rank->segment.owner();
-    const ShardIdentity identity{owner.job, version, owner.rank, 1};
+    const uint32_t world = IsParity(owner.rank) ? 1 : owner.rank.value + 1;
+    const ShardIdentity identity{owner.job, version, owner.rank, world};
     const std::vector<std::byte> image = MakeImage(identity, 1000);
     std::vector<FreedSlot> freed;
-    const auto slot = rank->slots.fills().LeaseToFill(version, 1, image.size(), &freed);
+    const auto slot = rank->slots.fills().LeaseToFill(version, world, image.size(), &freed);
     EXPECT_TRUE(slot);
     std::memcpy(rank->segment.slot(*slot).data(), image.data(), image.size());
     ShardSeal seal;

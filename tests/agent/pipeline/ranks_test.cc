@@ -27,6 +27,31 @@ TEST_F(RankRegistryTest, ARankWithASecondLeaseIsNotRemoved) {
   EXPECT_FALSE(ranks_->Find("job", Rank{0}));
 }
 
+// Without a job state, no slot may be freed.
+TEST_F(RankRegistryTest, MemoryThatIsAddedLaterFollowsTheJobState) {
+  const auto frees = [&](uint32_t number) {
+    const auto rank = Reserve("job", Rank{number}, 64 << 10);
+    for (const uint64_t step : {1, 2}) Put(*rank, {Incarnation{1}, Step{step}});
+    std::vector<FreedSlot> freed;
+    return (*rank)
+        ->slots.fills()
+        .LeaseToFill({Incarnation{1}, Step{3}}, 1, 1000, &freed)
+        .has_value();
+  };
+  EXPECT_FALSE(frees(0));
+  JobState job;
+  job.job = "job";
+  job.incarnation = Incarnation{1};
+  job.committed[Tier::kMemory] = VersionId{Incarnation{1}, Step{2}};
+  ranks_->SetJobState(job);
+  EXPECT_TRUE(frees(1));
+  ranks_->ForgetJobState("job");
+  EXPECT_FALSE(frees(2));
+  ranks_->SetJobState(job);
+  ranks_->ForgetJobStates();
+  EXPECT_FALSE(frees(3));
+}
+
 TEST_F(RankRegistryTest, AnOverviewMakesNoLease) {
   const auto rank = Reserve("job", Rank{0});
   ASSERT_TRUE(rank);
@@ -124,7 +149,7 @@ TEST_F(RankMemoryTest, ReleasedRetainedMemoryIsReportedAsRemoved) {
   job.job = "job";
   job.incarnation = Incarnation{1};
   job.committed[Tier::kMemory] = VersionId{Incarnation{1}, Step{2}};
-  for (const RankLease& rank : ranks_->OfJob("job")) rank->slots.SetJobState(job);
+  ranks_->SetJobState(job);
   memory_->ReleaseRetained();
   EXPECT_THAT(ranks_->Retained(), SizeIs(0));
   EXPECT_TRUE(link_.WasRemoved(key, Tier::kMemory));

@@ -48,5 +48,29 @@ TEST_F(PeerCommitTest, ParityOnDiskAloneIsNotAtPeer) {
   EXPECT_THAT(c.Commits(Tier::kPeer), ElementsAre(version));
 }
 
+// The first member that attaches must not free the parity of a version that the last one completes.
+TEST_F(PeerCommitTest, ARestartedCoordinatorLetsTheMembersCompleteTheirVersion) {
+  const auto data = [](uint64_t step, uint32_t rank) {
+    return H(V(1, step), rank, Tier::kMemory, 4);
+  };
+  const auto parity = [](uint64_t step, uint32_t number) {
+    return P(V(1, step), number, Tier::kMemory, 4);
+  };
+  for (uint64_t step = 1; step <= 4; ++step) {
+    for (uint32_t i = 0; i < 4; ++i) c.Hold(kNodes[i], {data(step, i)});
+  }
+  for (uint32_t i = 0; i < 4; ++i) c.Hold(kNodes[i], {parity(1, i)});
+  c.ReportFailedParity("a", V(1, 2), 0, Tier::kPeer);
+  for (uint32_t i = 0; i < 3; ++i) c.Hold(kNodes[i], {parity(3, i)});
+  c.Restart();
+  for (uint32_t i = 0; i < 3; ++i) {
+    c.Attach(kNodes[i], {data(3, i), parity(3, i)});
+    EXPECT_EQ(c.JobStateTo(kNodes[i])->target_step[Tier::kPeer], Step{3});
+  }
+  c.Attach("d", {data(3, 3), parity(3, 3)});
+  EXPECT_EQ(c.Job().committed[Tier::kPeer], V(1, 3));
+  EXPECT_EQ(c.JobStateTo("d")->target_step[Tier::kPeer], Step{5});
+}
+
 }  // namespace
 }  // namespace holdfast::coord

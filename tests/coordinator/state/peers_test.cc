@@ -460,12 +460,11 @@ TEST_F(PeersTest, AReportForAVersionWithoutARecordMovesTheTarget) {
   EXPECT_EQ(c.Job().peer_target_step, Step{3});
 }
 
-TEST_F(PeersTest, ARestartedCoordinatorSetsTheTargetToTheNextStep) {
-  Commit(V(1, 1), Tier::kMemory);
+TEST_F(PeersTest, ARestartedCoordinatorSetsTheTargetToTheNextStepAfterACompleteVersion) {
+  CommitPeer(1);
   c.Restart();
   for (uint32_t i = 0; i < 4; ++i) c.Attach(nodes[i], {Data(V(1, 1), i)});
   EXPECT_EQ(c.JobStateTo("d")->target_step[Tier::kPeer], Step{2});
-  Commit(V(1, 1), Tier::kPeer);  // members that had begun to build parity may finish
 }
 
 // ---- losses ----

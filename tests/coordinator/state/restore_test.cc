@@ -56,6 +56,20 @@ TEST_F(RestoreTest, PreparesAsRanksJoinAndDecidesOnce) {
   EXPECT_EQ(c.ReplyTo(other)->outcome.code(), ErrorCode::kFailedPrecondition);
 }
 
+TEST_F(RestoreTest, ANodeGetsTheJobStateBeforeItPreparesAShard) {
+  c.Attach("x");
+  c.Join("x", "run-2", 0, 2);
+  std::vector<std::string> sent;
+  for (const Effect& effect : c.effects) {
+    const auto* send = std::get_if<Send>(&effect);
+    if (send == nullptr || send->attach != c.AttachOf("x")) continue;
+    const auto* state = std::get_if<JobState>(&send->directive);
+    if (state != nullptr) sent.push_back("incarnation " + std::to_string(state->incarnation.value));
+    if (std::holds_alternative<PrepareShard>(send->directive)) sent.emplace_back("prepare");
+  }
+  EXPECT_THAT(sent, ElementsAre("incarnation 2", "prepare"));
+}
+
 TEST_F(RestoreTest, NothingIsDecidedBeforeARankRequestsARestore) {
   c.Join("a", "run-2", 0, 2);
   c.Answer("a", Order().request, Status::Ok());

@@ -53,6 +53,31 @@ TEST_F(TargetsModule, PeersFollowTheVersionThatIsWrittenToDisk) {
   EXPECT_EQ(job().targets[Tier::kPeer].step(), Step{21});
 }
 
+TEST_F(TargetsModule, AfterAStartThePeersContinueWithTheOldestVersionTheyMayProtect) {
+  MakeGroup(1);
+  Add(V(1, 20));
+  Add(V(2, 9));
+  Add(V(2, 10)).tiers = TierBit(Tier::kMemory) | TierBit(Tier::kPeer);
+  Add(V(2, 11)).failed_tiers = TierBit(Tier::kPeer);
+  VersionState& waits = Add(V(2, 12));
+  Add(V(2, 13));
+  const auto target = [&] {
+    RestartTargets(job(), Step{14});
+    ContinueAtPeer(job());
+    return job().targets[Tier::kPeer].step();
+  };
+  EXPECT_EQ(target(), Step{14});  // pending versions have no record
+  for (uint64_t step : {9, 10, 11, 12, 13}) {
+    job().versions.at(V(2, step)).phase = Phase::kCommitted;
+  }
+  EXPECT_EQ(target(), Step{12});
+  waits.failed_tiers = TierBit(Tier::kPeer);
+  EXPECT_EQ(target(), Step{13});
+  job().versions.at(V(2, 13)).tiers = TierBit(Tier::kPeer);
+  EXPECT_EQ(target(), Step{14});
+  EXPECT_EQ(job().targets[Tier::kDisk].step(), Step{14});
+}
+
 TEST_F(TargetsModule, VersionsBeforeThePeerTargetAreNotBuilt) {
   VersionState& version = Add(V(2, 10));
   EXPECT_FALSE(MayReachPeer(job(), version));  // no groups
