@@ -282,12 +282,12 @@ void Checker::OnReplicaRemoved(const std::string& node, const RemovedReplica& re
   if (state.forget || job == jobs_.end()) return;
   // A restart from an older version abandons newer ones.
   if (removals_.contains({node, key.job, key.version})) return;
-  // The commit may not be known to the node yet. An incarnation without peers keeps no versions of
-  // earlier ones.
+  // The commit may not be known to the node yet, and may be one of the disks. An incarnation
+  // without peers keeps no versions of earlier ones.
   const auto newest = job->second.newest.find(Tier::kPeer);
-  const bool committed = newest != job->second.newest.end() &&
-                         newest->second.version == key.version &&
-                         state.incarnation == key.version.incarnation;
+  const bool committed =
+      newest != job->second.newest.end() && newest->second.version == key.version &&
+      state.incarnation == key.version.incarnation && !replicas_[{key, Tier::kDisk}].contains(node);
   if (state.committed[Tier::kPeer] != key.version && !committed) return;
   // Memory that no trainer uses is reassigned once its versions are on disk.
   const bool on_disk = state.committed[Tier::kDisk] && *state.committed[Tier::kDisk] >= key.version;
