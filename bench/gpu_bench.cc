@@ -288,11 +288,11 @@ Result<std::vector<BenchResult>> Measure(const Driver& driver, const BenchOption
   HOLDFAST_ASSIGN_OR_RETURN(double plain, SecondsPerStep(*work, *device, nullptr, 0, steps));
   HOLDFAST_ASSIGN_OR_RETURN(double saving,
                             SecondsPerStep(*work, *device, &client, step + 1, steps));
-  HOLDFAST_RETURN_IF_ERROR(FromClient(client.Close(seconds(10))));
-
   const holdfast_stats stats = client.Stats();
   std::fprintf(stderr, "%s: a kernel copies runs of fewer than %llu KiB\n", layout.c_str(),
                static_cast<unsigned long long>(stats.gather_below >> 10));
+  HOLDFAST_RETURN_IF_ERROR(FromClient(client.Close(seconds(10))));
+
   ReportSeconds(layout + " saves", sealed);
   // The first saves touch and pin the pages of their slots.
   sealed.erase(sealed.begin(), sealed.begin() + 3);

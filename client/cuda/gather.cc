@@ -1,5 +1,7 @@
 #include "client/cuda/gather.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <chrono>
 #include <limits>
@@ -39,14 +41,16 @@ const void* GatherImage() {
 #endif
 }
 
-/// Device memory and pinned memory for the measurement.
+/// Device memory and registered memory for the measurement. A kernel reads registered memory of
+/// small pages, as that of a slot, more slowly than memory of the driver.
 class Scratch {
  public:
   explicit Scratch(const Driver& driver) : driver_(driver) {}
   ~Scratch() {
     if (items != 0) driver_.MemFree(items);
     if (device != 0) driver_.MemFree(device);
-    if (host != nullptr) driver_.HostFree(host);
+    if (registered_) driver_.HostUnregister(host);
+    if (host != MAP_FAILED) ::munmap(host, kScratchBytes);
   }
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
@@ -56,17 +60,24 @@ class Scratch {
     if (result == CUDA_SUCCESS) {
       result = driver_.MemAlloc(&items, kScratchBytes / kGatherItemBytesMax * sizeof(GatherItem));
     }
-    if (result == CUDA_SUCCESS) result = driver_.HostAlloc(&host, kScratchBytes, 0);
+    if (result != CUDA_SUCCESS) return result;
+    host =
+        ::mmap(nullptr, kScratchBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (host == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+    result = driver_.HostRegister(host, kScratchBytes,
+                                  CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
+    registered_ = result == CUDA_SUCCESS;
     return result;
   }
   std::byte* slot() const { return static_cast<std::byte*>(host); }
 
   CUdeviceptr device = 0;
   CUdeviceptr items = 0;
-  void* host = nullptr;
+  void* host = MAP_FAILED;
 
  private:
   const Driver& driver_;
+  bool registered_ = false;
 };
 
 /// Runs of one size that are not contiguous on both sides.

@@ -36,7 +36,8 @@ class PartsTest : public testing::Test {
     auto arena = Arena::Open(options, Clock::Real());
     ASSERT_TRUE(arena) << arena.error().ToString();
     arena_ = *std::move(arena);
-    ranks_ = std::make_unique<RankRegistry>(RankOptions{}, *arena_, *volume_, Clock::Real());
+    ranks_ =
+        std::make_unique<RankRegistry>(RankOptions{}, *arena_, *volume_, checksums_, Clock::Real());
     ranks_->SetEvents(events_);
     memory_ = std::make_unique<RankMemory>(*ranks_, *arena_, link_, nullptr);
   }
@@ -78,6 +79,7 @@ class PartsTest : public testing::Test {
   SaveService events_{link_, warnings_, loop_, sessions_, Clock::Real()};
   std::unique_ptr<Volume> volume_;
   std::unique_ptr<Arena> arena_;
+  ChecksumPool checksums_{1};
   std::unique_ptr<RankRegistry> ranks_;
   std::unique_ptr<RankMemory> memory_;
 };

@@ -104,6 +104,7 @@ int32_t Restore(holdfast_device_context*, const holdfast_device_piece* pieces, s
   }
   return 0;
 }
+uint64_t GatherBelow(const holdfast_device_context*) { return 0; }
 }  // namespace
 
 extern "C" __attribute__((visibility("default"))) const holdfast_device_copier*
@@ -120,7 +121,8 @@ holdfast_device_copier_table(void) {
                                          WaitPieces,
                                          Guard,
                                          FinishCopy,
-                                         Restore};
+                                         Restore,
+                                         GatherBelow};
   table.abi = Chosen("abi") ? 99 : HOLDFAST_DEVICE_COPIER_ABI;
   return &table;
 }
