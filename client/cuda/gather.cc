@@ -116,8 +116,8 @@ struct Measured {
   std::map<CUdevice, GatherLimits> limits;
 };
 Measured& AllMeasured() {
-  static auto* measured = new Measured;
-  return *measured;
+  static Measured measured;
+  return measured;
 }
 
 }  // namespace

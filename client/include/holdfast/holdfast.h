@@ -572,7 +572,7 @@ typedef struct holdfast_stats {
   holdfast_code last_error;
   uint32_t reserved;
   uint64_t records_dropped; /* operations and transfers that were invalid or found no room */
-  uint64_t gather_below;    /* runs of device memory of fewer bytes are copied by a kernel; 0: none */
+  uint64_t gather_below;    /* a kernel copies runs of fewer device bytes; 0: none */
 } holdfast_stats;
 
 /* Gets the client's statistics. Never blocks. Writes only the fields within stats->struct_size. */
