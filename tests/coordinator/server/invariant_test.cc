@@ -79,6 +79,14 @@ class InvariantTest : public ::testing::Test {
     EXPECT_TRUE(status.ok()) << status.error_message();
     return reply;
   }
+  /// Waits until the queries show that the applier has stopped. Until then they are refused.
+  bool AwaitStopped() {
+    return Eventually([&] {
+      grpc::ClientContext context;
+      coordinator::GetStatusReply reply;
+      return stub_->GetStatus(&context, {}, &reply).ok() && !reply.stopped_why().empty();
+    });
+  }
   coordinator::ListVersionsReply ListVersions() {
     grpc::ClientContext context;
     coordinator::ListVersionsRequest request;
@@ -114,6 +122,7 @@ TEST_F(InvariantTest, AViolationStopsTheApplierAndKeepsTheQueries) {
   EXPECT_THAT(log, HasSubstr("InvariantViolated component=coordinator at=coordinator/state/"));
   EXPECT_THAT(log, HasSubstr("ApplierStopped"));
   EXPECT_EQ(data_, before) << "the batch with the violation was not stored";
+  ASSERT_TRUE(AwaitStopped());
   EXPECT_THAT(GetStatus().stopped_why(), HasSubstr("record.failed_tiers"));
   EXPECT_EQ(GetStatus().epoch(), server_->epoch().value);
   ASSERT_EQ(ListVersions().versions_size(), 1);
@@ -141,7 +150,7 @@ TEST_F(InvariantTest, ANewProcessServesWhatWasCommitted) {
   StoreContradiction();
   Start();
   EXPECT_EQ(Pin().error_code(), grpc::StatusCode::UNAVAILABLE);
-  EXPECT_NE(GetStatus().stopped_why(), "");
+  EXPECT_TRUE(AwaitStopped());
   server_.reset();
   Start();
   EXPECT_EQ(GetStatus().stopped_why(), "");
