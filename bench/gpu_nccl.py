@@ -130,7 +130,7 @@ def main():
     import holdfast.torch as hf
     dist.init_process_group("nccl" if args.device == "cuda" else "gloo", init_method=f"file://{args.group}",
                             rank=args.rank, world_size=args.world)
-    # A job of its own for each rank: the ranks need no common commit.
+    # One job per rank: the ranks need no common commit.
     with hf.Checkpointer(f"nccl-{args.rank}", {"t": {"t": torch.zeros(4)}}, rank=0, world=1,
                          run_id=f"nccl-{os.getpid()}", socket_path=args.socket) as ckpt:
         ckpt.save(0)

@@ -14,8 +14,8 @@ namespace holdfast::agent {
 /// InvalidArgument: there is no such group, or this process may not give files to the group.
 Result<std::optional<gid_t>> FindFileGroup(const std::string& name);
 
-/// Decides who may use the files of a job: the user that the job belongs to, and the group of the
-/// configuration. Thread-safe.
+/// Decides which user owns the files of a job (the user that the job belongs to), and the group of
+/// the configuration. Thread-safe.
 class FileOwners {
  public:
   /// `owners` outlives the object.

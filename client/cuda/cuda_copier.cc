@@ -93,10 +93,6 @@ struct Sample {
   size_t bytes = 0;
 };
 
-}  // namespace
-
-namespace {
-
 /// The schedule of some pieces. The items for the kernel are in the memory of each device.
 class Prepared {
  public:
@@ -500,6 +496,7 @@ int32_t Start(holdfast_device_context* context, holdfast_device_mark* mark,
   if (result != CUDA_SUCCESS) {
     // Finish() waits for the copies that were enqueued and still read the tensors.
     Finish(made.release());
+    context->prepared = nullptr;  // the allocations may have changed under the same addresses
     return ReportError(ErrorCode::kIoError,
                        context->driver->Text("copying from the device", result), text, text_bytes);
   }

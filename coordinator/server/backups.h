@@ -17,7 +17,7 @@ namespace holdfast::coord {
 
 class BackupStream;
 
-/// Sends the records of the store to operators, one call at a time, on a thread of its own. The
+/// Sends the records of the store to operators, one call at a time, on a separate thread. The
 /// thread reads the store itself, so that no backup delays a commit or a query. Threads: any.
 class Backups {
  public:
@@ -27,7 +27,7 @@ class Backups {
   using EndHandler = std::function<void(const Status&)>;
   using Reactor = grpc::ServerWriteReactor<coordinator::BackupPart>;
 
-  /// A call ends when its receiver takes nothing for so long: it would keep others waiting.
+  /// A call ends when its receiver takes nothing for so long, because other calls wait for it.
   static constexpr std::chrono::seconds kSilenceMax{30};
 
   /// Without a reader all backups are refused. `clock` outlives the object.

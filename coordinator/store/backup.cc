@@ -41,7 +41,7 @@ Status SyncStore(const std::string& dir) {
 
 Status NotFree(const std::string& dir) {
   return FailedPreconditionError(
-      fmt::format("{} is not an empty folder: give each backup a folder of its own", dir));
+      fmt::format("{} is not an empty folder: give each backup a separate folder", dir));
 }
 
 std::string ParentOf(const std::string& dir) {

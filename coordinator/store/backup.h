@@ -45,7 +45,7 @@ class BackupWriter {
   /// Returns the name of the folder until Publish().
   const std::string& unfinished() const { return unfinished_; }
   Status Add(const std::vector<KeyValue>& records);
-  /// Gives the copy a life of its own, and the folder its name. The backup is durable on return.
+  /// Gives the copy a new life, and the folder its name. The backup is durable on return.
   /// DataLoss if other records were added than `expected`.
   Result<BackupCounts> Publish(const BackupCounts& expected);
 

@@ -54,7 +54,7 @@ class BlockFile {
 
 enum class OpenMode { kRead, kCreateExclusive };
 
-/// Who may use a file. Only its owner may write; other users have no access.
+/// The owner of a file, and the group that reads it. Only the owner writes.
 struct FileAccess {
   std::optional<uid_t> user;   // the owner; absent: the user of this process
   std::optional<gid_t> group;  // may read; absent: no group may

@@ -28,7 +28,7 @@ std::unique_ptr<SharedRoot> FileSystemRoot(const std::string& path, const IoOpti
 struct RemoteOptions {
   std::string cluster;
   IoOptions io;           // its queue depth bounds the requests in flight of one shard
-  JobAccess access = {};  // who may use the files of a job; none: only the user of this process
+  JobAccess access = {};  // of the files of a job; none: only the user of this process
 };
 
 /// The tier remote in a directory that all nodes mount: a parallel or network file system. Each

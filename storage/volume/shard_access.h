@@ -9,7 +9,7 @@
 
 namespace holdfast {
 
-/// Returns who may use the files of a job.
+/// Returns the access to the files of a job.
 using JobAccess = std::function<FileAccess(const std::string& job)>;
 
 /// Gives the files of shards to the users of their jobs. Thread-safe.

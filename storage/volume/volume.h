@@ -27,7 +27,7 @@ struct VolumeOptions {
   std::string cluster;  // written into a new data directory; directories of others are refused
   std::string node;
   IoOptions io;
-  JobAccess access = {};  // who may use the files of a job; none: only the user of this process
+  JobAccess access = {};  // of the files of a job; none: only the user of this process
 };
 
 /// The findings and actions of Open(), for the log and for tests.

@@ -172,7 +172,7 @@ TEST_F(BackupTest, AnInterruptedBackupHasNotItsName) {
   const std::string identity = ReadAll(folder() + "/metadata/CURRENT");
   result = Cli({"backup", folder()});
   EXPECT_EQ(result.exit_code, 1) << result.out;
-  EXPECT_THAT(result.errors, HasSubstr("give each backup a folder of its own"));
+  EXPECT_THAT(result.errors, HasSubstr("give each backup a separate folder"));
   EXPECT_EQ(ReadAll(folder() + "/metadata/CURRENT"), identity);
 }
 

@@ -1,4 +1,4 @@
-// Who may use the files of jobs, with and without the capabilities that the agent needs for that.
+// The owners of the files of jobs, with and without the capabilities that the agent needs for that.
 #include "agent/server/file_owners.h"
 
 #include <gmock/gmock.h>

@@ -69,7 +69,7 @@ class CopierFixture : public ::testing::Test {
   uint64_t misuses_before_ = gpu_.simulated == nullptr ? 0 : gpu_.simulated->counts().misuses;
 };
 
-/// Two states of `kBytes`, each on a device of its own where there are two, in alternating pieces,
+/// Two states of `kBytes`, each on a separate device where there are two, in alternating pieces,
 /// two per state, and a pinned slot for them.
 class TwoDevicesFixture : public CopierFixture {
  protected:
