@@ -12,29 +12,31 @@ namespace {
 // The newest version of a running job is always written with some delay: operators see that it is
 // not durable only after this many times `flush_after`.
 constexpr int kBehindFactor = 10;
-// If no newer version has come for this many times `flush_after`, the disk target no longer delays
-// a flush.
+// If no newer version has come for this many times `flush_after`, the target of a tier no longer
+// delays a flush to the tier.
 constexpr int kStuckFactor = 30;
 
-/// Whether a version at or after the disk target is not committed on disk and still can be.
-bool IsDiskTargetInProgress(const Job& job) {
-  auto it = job.versions.lower_bound({job.incarnation, job.targets[Tier::kDisk].step()});
-  return std::any_of(it, job.versions.end(), [](const auto& entry) {
+/// Whether a version at or after the target of the tier is not committed there and still can be.
+bool IsTargetInProgress(const Job& job, Tier tier) {
+  auto it = job.versions.lower_bound({job.incarnation, job.targets[tier].step()});
+  return std::any_of(it, job.versions.end(), [&](const auto& entry) {
     const VersionState& version = entry.second;
-    const bool open = ((version.tiers | version.failed_tiers) & TierBit(Tier::kDisk)) == 0;
+    const bool open = ((version.tiers | version.failed_tiers) & TierBit(tier)) == 0;
     return open && (version.phase == Phase::kPending || version.committed());
   });
 }
 
-/// Whether `newest` must be flushed, since no newer version is expected soon or a trainer waits.
-bool IsQuiet(const ReadContext& context, const Job& job, VersionId newest) {
+/// Whether `newest` must be flushed to the tier, since no newer version is expected soon or a
+/// trainer waits.
+bool IsQuiet(const ReadContext& context, const Job& job, VersionId newest, Tier tier) {
   if (job.phase != JobPhase::kRunning || job.wanted == newest) return true;
   const auto idle = context.at.now - job.newest_at;
   if (idle < context.options.flush_after) return false;
-  // While the disks write a version, the next one is selected when they have finished.
+  // While the nodes write a version to the tier, the next one is selected when they have finished.
   const bool stuck = idle >= kStuckFactor * context.options.flush_after;
-  if (IsDiskTargetInProgress(job) && !stuck) return false;
-  // While a job runs, nodes write only the steps that they are configured to write.
+  if (IsTargetInProgress(job, tier) && !stuck) return false;
+  if (tier != Tier::kDisk) return true;
+  // While a job runs, nodes write only the steps to disk that they are configured to write.
   return std::all_of(job.nodes_now.begin(), job.nodes_now.end(), [&](NodeIndex index) {
     const uint64_t every = context.cluster.nodes[index].disk_every;
     return every == 0 || newest.step.value % every == 0;
@@ -88,18 +90,35 @@ void AdvanceDeparture(const ReadContext& context, Job& job) {
   job.job_state_changed = true;
 }
 
-VersionState* VersionToFlush(const ReadContext& context, Job& job) {
+std::optional<Flush> NextFlush(const ReadContext& context, Job& job) {
   const VersionId newest =
       std::max(NewestCommitted(job, Tier::kMemory), NewestCommitted(job, Tier::kDisk));
-  if (newest.incarnation.value == 0) return nullptr;
-  VersionState& version = job.versions.at(newest);
-  if (version.committed_at(Tier::kDisk) && !LacksPeerTier(job, version)) return nullptr;
-  return IsQuiet(context, job, newest) ? &version : nullptr;
+  if (newest.incarnation.value == 0) return std::nullopt;
+  Flush flush{.version = &job.versions.at(newest)};
+  flush.to_disk =
+      !flush.version->committed_at(Tier::kDisk) && IsQuiet(context, job, newest, Tier::kDisk);
+  flush.to_peer = LacksPeerTier(job, *flush.version) && IsQuiet(context, job, newest, Tier::kPeer);
+  if (!flush.to_disk && !flush.to_peer) return std::nullopt;
+  return flush;
+}
+
+void StartFlush(const ReadContext& context, Job& job) {
+  const std::optional<Flush> flush = NextFlush(context, job);
+  if (!flush) return;
+  job.repair_due = true;
+  if (!flush->to_peer || job.phase != JobPhase::kRunning) return;
+  const VersionId version = flush->version->id;
+  TierTarget& target = job.targets[Tier::kPeer];
+  if (target.step() <= version.step || job.peer_flush == version) return;
+  job.peer_flush = version;
+  target.Restart(version.step);
+  job.job_state_changed = true;
 }
 
 void PlanFlush(Context& context, Job& job, std::map<RepairKey, Repair>& missing) {
-  VersionState* version = VersionToFlush(context, job);
-  if (version == nullptr) return;
+  const std::optional<Flush> flush = NextFlush(context, job);
+  if (!flush) return;
+  VersionState* version = flush->version;
   // The node may already be writing the shard.
   const auto not_before = context.at.now + context.options.flush_after;
   const auto want = [&](NodeIndex node, Rank rank, Tier tier) {
@@ -114,7 +133,7 @@ void PlanFlush(Context& context, Job& job, std::map<RepairKey, Repair>& missing)
     version->failed_tiers &= ~TierBit(tier);
     StoreVersion(context, job, *version, 0);
   };
-  if (!version->committed_at(Tier::kDisk)) {
+  if (flush->to_disk) {
     retry(Tier::kDisk);
     for (uint32_t rank = 0; rank < version->world; ++rank) {
       const RankShard& shard = version->ranks[rank];
@@ -130,7 +149,7 @@ void PlanFlush(Context& context, Job& job, std::map<RepairKey, Repair>& missing)
       }
     }
   }
-  if (!LacksPeerTier(job, *version)) return;
+  if (!flush->to_peer) return;
   retry(Tier::kPeer);
   const GroupIndex& groups = *job.groups_of(version->id.incarnation);
   for (uint32_t number = 0; number < groups.members.size(); ++number) {
@@ -143,15 +162,18 @@ void PlanFlush(Context& context, Job& job, std::map<RepairKey, Repair>& missing)
 std::string WhyNotDurable(const ReadContext& context, const Job& job) {
   const VersionId newest =
       std::max(NewestCommitted(job, Tier::kMemory), NewestCommitted(job, Tier::kDisk));
-  if (newest.incarnation.value == 0 || !IsQuiet(context, job, newest)) return "";
+  if (newest.incarnation.value == 0) return "";
   const bool runs = job.phase == JobPhase::kRunning;
   if (runs && context.at.now - job.newest_at < kBehindFactor * context.options.flush_after) {
     return "";
   }
   const VersionState& version = job.versions.at(newest);
+  const auto is_late = [&](Tier tier) {
+    return !version.committed_at(tier) && IsQuiet(context, job, newest, tier);
+  };
   std::string lacks;
-  if (!version.committed_at(Tier::kDisk)) lacks = "on disk";
-  if (job.groups_of(newest.incarnation) != nullptr && !version.committed_at(Tier::kPeer)) {
+  if (is_late(Tier::kDisk)) lacks = "on disk";
+  if (job.groups_of(newest.incarnation) != nullptr && is_late(Tier::kPeer)) {
     lacks += lacks.empty() ? "at tier peer" : " and not at tier peer";
   }
   if (lacks.empty()) return "";

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 
 #include "coordinator/state/cluster.h"
@@ -26,9 +27,20 @@ bool IsLeft(const ReadContext& context, const Job& job);
 /// Chooses the version that the ranks write because a node of the job leaves.
 void AdvanceDeparture(const ReadContext& context, Job& job);
 
-/// Returns the newest committed version if it is not at every tier and no newer one follows, else
-/// nullptr.
-VersionState* VersionToFlush(const ReadContext& context, Job& job);
+/// The newest committed version, and the tiers that a flush takes it to.
+struct Flush {
+  VersionState* version = nullptr;
+  bool to_disk = false;
+  bool to_peer = false;
+};
+
+/// Returns the flush that is due: the newest version lacks a tier, and no newer one follows.
+std::optional<Flush> NextFlush(const ReadContext& context, Job& job);
+
+/// Starts the flush that is due, if any. In a running job the peer target is set back to the
+/// version, once: nodes free the parity of versions before the target, also while a late report
+/// commits such a version at peer.
+void StartFlush(const ReadContext& context, Job& job);
 
 /// Adds to `missing` the shards that a flush of the newest version still has to write: ranks'
 /// shards on disk, and parity in memory.

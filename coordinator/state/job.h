@@ -317,8 +317,9 @@ struct Job {
   Clock::TimePoint newest_at;           // when newest_seen last grew, or the incarnation opened
   Clock::TimePoint ended_at;
   int64_t ended_wall_nanos = 0;
-  VersionId wanted;  // a trainer waits until this version is at another tier
-  VersionId flush;   // every rank writes it to disk since a node leaves; incarnation 0: none
+  VersionId wanted;      // a trainer waits until this version is at another tier
+  VersionId flush;       // every rank writes it to disk since a node leaves; incarnation 0: none
+  VersionId peer_flush;  // the last version for which a flush set the peer target back
   uint64_t keep_last = 0;
   uint64_t keep_every = 0;
   Incarnation forgotten_upto;
