@@ -51,7 +51,7 @@ Result<std::unique_ptr<Client>> Client::Open(const ClientOptions& options, State
 
 Status Client::Start() {
   if (plan_.has_device) {
-    HOLDFAST_ASSIGN_OR_RETURN(device_, DeviceCopier::Load(state_.memory));
+    HOLDFAST_ASSIGN_OR_RETURN(device_, DeviceCopier::Load(state_.memory, options_.device_backend));
   }
   StartRecords();
   HOLDFAST_RETURN_IF_ERROR(link_->Start());

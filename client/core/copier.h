@@ -21,14 +21,14 @@
 
 namespace holdfast::client {
 
-/// The device plugin and a context in it. Loaded only when a tensor is on a device.
+/// The device backend and a context in it. Loaded only when a tensor is on a device.
 class DeviceCopier {
  public:
-  /// Loads libholdfast-cuda.so from the directory of this library, or from `plugin_path`, and opens
-  /// a context for the devices of `memory`. Returns Unsupported when the plugin, the driver or a
+  /// Loads the device backend, libholdfast-`backend`.so in the directory of this library, and opens
+  /// a context for the devices of `memory`. Returns Unsupported when the backend, its driver or a
   /// device is missing; the message names what to install.
   static Result<std::unique_ptr<DeviceCopier>> Load(std::span<const TensorMemory> memory,
-                                                    const std::string& plugin_path = {});
+                                                    const std::string& backend);
   /// For Load() only.
   DeviceCopier(const holdfast_device_copier* table, holdfast_device_context* context)
       : table_(table), context_(context) {}

@@ -5,10 +5,11 @@
 #include <stdint.h>
 
 /*
- * The contract between the client library and libholdfast-cuda.so, the only part that uses a GPU.
- * The library loads the plugin from its own directory, and only when a tensor has a device pointer.
- * The interface is plain C, so that the two may be built separately. The library checks `abi`
- * before it reads anything else.
+ * The contract between the client library and a device backend: a shared library that copies
+ * between the memory of devices and slots. The client library loads libholdfast-NAME.so of the
+ * chosen backend from its own directory, and only when a tensor is on a device. The interface is
+ * plain C, so that the two may be built separately. The library checks `abi` before it reads
+ * anything else.
  *
  * Return values are holdfast_code numbers. On failure `text` (of text_bytes bytes, NUL-terminated)
  * gets what is wrong and what to do. No function throws, exits, or changes the caller's current
@@ -60,9 +61,9 @@ typedef struct holdfast_device_copier {
                  size_t text_bytes);
   void (*unpin)(holdfast_device_context* context, void* memory);
 
-  /* Records the point of `stream` (a cudaStream_t) after which the tensors may be read. NULL, here
-   * and in guard: the default streams of all devices of the context. FailedPrecondition: the stream
-   * is being captured in a graph. */
+  /* Records the point of `stream`, a stream of the backend, after which the tensors may be read.
+   * NULL, here and in guard: the default streams of all devices of the context. FailedPrecondition:
+   * the stream is being captured in a graph. */
   int32_t (*mark)(holdfast_device_context* context, void* stream, holdfast_device_mark** mark,
                   char* text, size_t text_bytes);
   void (*drop_mark)(holdfast_device_context* context, holdfast_device_mark* mark);

@@ -7,8 +7,6 @@
 
 namespace holdfast::client {
 namespace {
-constexpr char kPluginName[] = "libholdfast-cuda.so";
-
 /// Returns the directory of the library that contains this code, with a slash; empty when unknown.
 std::string OwnDirectory() {
   Dl_info info{};
@@ -23,19 +21,20 @@ std::string OwnDirectory() {
 }  // namespace
 
 Result<std::unique_ptr<DeviceCopier>> DeviceCopier::Load(std::span<const TensorMemory> memory,
-                                                         const std::string& plugin_path) {
+                                                         const std::string& backend) {
   std::set<int32_t> devices;
   for (const TensorMemory& tensor : memory) {
     if (tensor.device) devices.insert(tensor.device_index);
   }
-  std::string path = plugin_path.empty() ? OwnDirectory() + kPluginName : plugin_path;
+  const std::string name = "libholdfast-" + backend + ".so";
+  const std::string path = OwnDirectory() + name;
   void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* why = ::dlerror();
     return Fail(UnsupportedError(
-        "a tensor is on a CUDA device, but Holdfast's CUDA plugin could not be loaded (" +
-        std::string(why == nullptr ? path : why) + "): install " + kPluginName +
-        " next to libholdfast.so, and the NVIDIA driver"));
+        "a tensor is on a device, but the device backend " + backend + " could not be loaded (" +
+        std::string(why == nullptr ? path : why) + "): install " + name +
+        " next to libholdfast.so, and the driver of the device, or choose another device_backend"));
   }
   // Never closed: threads and exit handlers of the driver may outlive any client.
   auto table_of =

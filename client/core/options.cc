@@ -16,6 +16,7 @@ namespace {
 constexpr char kDefaultSocket[] = "/run/holdfast/agent.sock";
 constexpr uint32_t kSlotsMin = 2;
 constexpr uint32_t kCopyThreadsMax = 64;
+constexpr size_t kBackendNameMax = 16;
 
 /// Returns `value`, else the environment variable, else an empty text.
 std::string TextOr(const char* value, const char* variable) {
@@ -46,6 +47,21 @@ void ResolveRunId(const holdfast_options& raw, ClientOptions* options,
   }
 }
 
+void ResolveDeviceBackend(const holdfast_options& raw, ClientOptions* options,
+                          std::vector<std::string>* defects) {
+  const std::string name = TextOr(raw.device_backend, "HOLDFAST_DEVICE_BACKEND");
+  if (name.empty()) return;
+  // The name becomes a part of a path.
+  const bool valid = name.size() <= kBackendNameMax && std::ranges::all_of(name, [](char c) {
+                       return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9');
+                     });
+  if (!valid) {
+    defects->push_back("device_backend must be 1 to " + std::to_string(kBackendNameMax) +
+                       " lowercase letters and digits, such as cuda");
+  }
+  options->device_backend = name;
+}
+
 template <typename T>
 T OrDefault(T value, T fallback) {
   return value == 0 ? fallback : value;
@@ -67,6 +83,7 @@ Result<ClientOptions> ResolveOptions(const holdfast_options& given) {
   options.job = raw.job == nullptr ? "" : raw.job;
   Check(ValidateJobName(options.job), &defects);
   ResolveRunId(raw, &options, &defects);
+  ResolveDeviceBackend(raw, &options, &defects);
   options.socket_path = TextOr(raw.socket_path, "HOLDFAST_SOCKET");
   if (options.socket_path.empty()) options.socket_path = kDefaultSocket;
   options.rank = raw.rank;
@@ -151,10 +168,10 @@ TensorSpec SpecOf(const holdfast_tensor& raw, size_t index, std::vector<std::str
   if (raw.data == nullptr && Elements(spec.shape) != 0) {
     refuse("data is NULL, which is valid only for a tensor without elements");
   }
-  if (raw.device > HOLDFAST_CUDA) {
-    refuse("device is " + std::to_string(raw.device) + ": use HOLDFAST_HOST or HOLDFAST_CUDA");
+  if (raw.device > HOLDFAST_DEVICE) {
+    refuse("device is " + std::to_string(raw.device) + ": use HOLDFAST_HOST or HOLDFAST_DEVICE");
   }
-  if (raw.device == HOLDFAST_CUDA && raw.device_index < 0) {
+  if (raw.device == HOLDFAST_DEVICE && raw.device_index < 0) {
     refuse("device_index is " + std::to_string(raw.device_index));
   }
   return spec;
@@ -175,7 +192,7 @@ Result<StateDescription> DescribeState(std::span<const holdfast_tensor> tensors)
     const holdfast_tensor& raw = tensors[i];
     state.specs.push_back(SpecOf(raw, i, &defects));
     state.memory.push_back({.data = static_cast<std::byte*>(raw.data),
-                            .device = raw.device == HOLDFAST_CUDA,
+                            .device = raw.device == HOLDFAST_DEVICE,
                             .device_index = raw.device_index});
   }
   if (!defects.empty()) return Fail(InvalidArgumentError(JoinDefects(defects)));

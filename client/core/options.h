@@ -30,6 +30,7 @@ struct ClientOptions {
   uint64_t extra_bytes_max = 1ULL << 20;
   uint32_t extra_count_max = 16;
   uint32_t copy_threads = 2;
+  std::string device_backend = "cuda";
   holdfast_log_fn log = nullptr;
   void* log_context = nullptr;
 };

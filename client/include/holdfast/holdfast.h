@@ -120,8 +120,9 @@ enum {
   HOLDFAST_C64 = 15
 };
 
-/* Where a tensor's memory is. */
-enum { HOLDFAST_HOST = 0, HOLDFAST_CUDA = 1 };
+/* Where a tensor's memory is. HOLDFAST_DEVICE: on a device of the device backend that the options
+ * choose. */
+enum { HOLDFAST_HOST = 0, HOLDFAST_DEVICE = 1, HOLDFAST_CUDA = HOLDFAST_DEVICE };
 
 /* Where a version is safe. HOLDFAST_SEALED is weaker than any tier: this rank's own shard is
  * complete and checksummed in its node's memory. The shards of other ranks may be in any state. */
@@ -140,8 +141,8 @@ typedef struct holdfast_tensor {
   const uint64_t* shape;        /* `dimensions` numbers; NULL for a scalar */
   uint32_t dimensions;          /* 0: a scalar; at most 32 */
   uint32_t dtype;               /* HOLDFAST_F32, … */
-  uint32_t device;              /* HOLDFAST_HOST or HOLDFAST_CUDA */
-  int32_t device_index;         /* CUDA device number */
+  uint32_t device;              /* HOLDFAST_HOST or HOLDFAST_DEVICE */
+  int32_t device_index;         /* the backend's number of the device */
   const uint64_t* global_shape; /* shape of the tensor that this is a slice of; NULL: not sliced */
   const uint64_t* offset;       /* of this slice in the global tensor; NULL: zeros */
   uint64_t reserved[4];
@@ -190,10 +191,13 @@ typedef struct holdfast_options {
   uint32_t copy_threads;       /* threads that restore host tensors; 0: 2 */
   holdfast_log_fn log;         /* NULL: silent */
   void* log_context;
+  /* The device backend, for tensors on devices: the library libholdfast-NAME.so in the directory of
+   * libholdfast.so. [a-z0-9]{1,16}. NULL: $HOLDFAST_DEVICE_BACKEND, else "cuda". */
+  const char* device_backend;
 } holdfast_options;
 
 #define HOLDFAST_OPTIONS_INIT \
-  { sizeof(holdfast_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+  { sizeof(holdfast_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /* ------------------------------------------------------------------------------------- client */
 
@@ -217,8 +221,9 @@ typedef struct holdfast_save_options {
   size_t struct_size; /* sizeof(holdfast_save_options) */
   const holdfast_extra* extras;
   size_t extra_count;
-  /* A cudaStream_t: device tensors are copied after the work queued on this stream so far. NULL:
-   * after the work on the default streams of all devices that hold tensors. */
+  /* A stream of the device backend (CUDA: a cudaStream_t): device tensors are copied after the
+   * work queued on this stream so far. NULL: after the work on the default streams of all devices
+   * that hold tensors. */
   void* stream;
   /* Not 0: when no slot is free, this save waits in the background for at most this time, whatever
    * the client's policy is. Use it for an important version, such as the last. holdfast_guard waits
@@ -240,7 +245,7 @@ HOLDFAST_API holdfast_code holdfast_save(holdfast_client* client, uint64_t step,
                                          holdfast_error* error);
 
 /* Call before the tensors change. Returns when no copy reads host tensors any more, and makes
- * `stream` (a cudaStream_t, NULL as in holdfast_save; ignored without device tensors) wait for the
+ * `stream` (as in holdfast_save; ignored without device tensors) wait for the
  * copies of device tensors.
  * Blocks for this process's own copy. If the agent has not yet granted a slot, blocks at most
  * agent_timeout_ms plus the time that the save may wait for a slot; then the save is skipped. */

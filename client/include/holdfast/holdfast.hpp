@@ -279,6 +279,7 @@ struct Options {
   uint64_t extra_bytes_max = 1 << 20;
   uint32_t extra_count_max = 16;
   uint32_t copy_threads = 2;
+  std::string device_backend = {};  // empty: $HOLDFAST_DEVICE_BACKEND, else "cuda"
   /// Called from any thread; must neither throw nor call into the client.
   std::function<void(LogLevel, std::string_view)> log = {};
 };
@@ -621,6 +622,7 @@ class Client {
     raw.extra_bytes_max = options.extra_bytes_max;
     raw.extra_count_max = options.extra_count_max;
     raw.copy_threads = options.copy_threads;
+    raw.device_backend = OrNull(options.device_backend);
     if (*log) {
       raw.log = [](void* context, int level, const char* message) {
         (*static_cast<LogFunction*>(context))(static_cast<LogLevel>(level), message);

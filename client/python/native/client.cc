@@ -44,6 +44,7 @@ Client::Client(const Settings& settings, nb::sequence tensors) : tensors_(std::m
   options.world = settings.world;
   options.run_id = OrNull(settings.run_id);
   options.socket_path = OrNull(settings.socket_path);
+  options.device_backend = OrNull(settings.device_backend);
   options.slots = settings.slots;
   options.when_full = settings.when_full;
   options.wait_ms = settings.wait_ms;
@@ -217,19 +218,21 @@ void BindClient(nb::module_& module) {
           "__init__",
           [](Client* self, std::string job, uint32_t rank, uint32_t world,
              std::optional<std::string> run_id, std::optional<std::string> socket_path,
-             nb::sequence tensors, uint32_t slots, uint32_t when_full, uint32_t wait_ms,
-             uint32_t connect_timeout_ms, uint32_t agent_timeout_ms, bool start_offline,
-             uint64_t extra_bytes_max, uint32_t extra_count_max, uint32_t copy_threads) {
+             std::optional<std::string> device_backend, nb::sequence tensors, uint32_t slots,
+             uint32_t when_full, uint32_t wait_ms, uint32_t connect_timeout_ms,
+             uint32_t agent_timeout_ms, bool start_offline, uint64_t extra_bytes_max,
+             uint32_t extra_count_max, uint32_t copy_threads) {
             new (self)
                 Client({std::move(job), rank, world, std::move(run_id), std::move(socket_path),
-                        slots, when_full, wait_ms, connect_timeout_ms, agent_timeout_ms,
-                        start_offline ? 1U : 0U, extra_bytes_max, extra_count_max, copy_threads},
+                        std::move(device_backend), slots, when_full, wait_ms, connect_timeout_ms,
+                        agent_timeout_ms, start_offline ? 1U : 0U, extra_bytes_max, extra_count_max,
+                        copy_threads},
                        std::move(tensors));
           },
           nb::kw_only(), "job"_a, "rank"_a, "world"_a, "run_id"_a.none(), "socket_path"_a.none(),
-          "tensors"_a, "slots"_a, "when_full"_a, "wait_ms"_a, "connect_timeout_ms"_a,
-          "agent_timeout_ms"_a, "start_offline"_a, "extra_bytes_max"_a, "extra_count_max"_a,
-          "copy_threads"_a)
+          "device_backend"_a.none(), "tensors"_a, "slots"_a, "when_full"_a, "wait_ms"_a,
+          "connect_timeout_ms"_a, "agent_timeout_ms"_a, "start_offline"_a, "extra_bytes_max"_a,
+          "extra_count_max"_a, "copy_threads"_a)
       .def("save", &Client::Save, "step"_a, "extras"_a, "stream"_a, "wait_ms"_a)
       .def("guard", &Client::Guard, "stream"_a)
       .def("wait", &Client::Wait, "step"_a, "tier"_a, "timeout_ms"_a)

@@ -23,7 +23,7 @@ class Client {
     std::string job;
     uint32_t rank = 0;
     uint32_t world = 1;
-    std::optional<std::string> run_id, socket_path;
+    std::optional<std::string> run_id, socket_path, device_backend;
     uint32_t slots = 0, when_full = 0, wait_ms = 0;
     uint32_t connect_timeout_ms = 0, agent_timeout_ms = 0, start_offline = 0;
     uint64_t extra_bytes_max = 0;

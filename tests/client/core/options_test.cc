@@ -72,6 +72,22 @@ TEST(OptionsTest, EveryDefectIsNamedAtOnce) {
   EXPECT_FALSE(ResolveOptions(raw));
 }
 
+TEST(OptionsTest, TheDeviceBackendIsChosenByName) {
+  holdfast_options raw = Good();
+  EXPECT_EQ(ResolveOptions(raw)->device_backend, "cuda");
+  ::setenv("HOLDFAST_DEVICE_BACKEND", "hip", 1);
+  EXPECT_EQ(ResolveOptions(raw)->device_backend, "hip");
+  raw.device_backend = "other2";
+  EXPECT_EQ(ResolveOptions(raw)->device_backend, "other2");
+  ::unsetenv("HOLDFAST_DEVICE_BACKEND");
+  for (const char* name : {"../cuda", "cuda.so", "CUDA", "a2345678901234567"}) {
+    raw.device_backend = name;
+    const auto options = ResolveOptions(raw);
+    ASSERT_FALSE(options) << name;
+    EXPECT_THAT(options.error().message(), HasSubstr("device_backend")) << name;
+  }
+}
+
 TEST(OptionsTest, OlderCallersHaveShorterStructs) {
   holdfast_options raw = Good();
   raw.slots = 9;

@@ -19,7 +19,7 @@ def collective_abandon(operation: int) -> None: ...
 
 class Client:
     def __init__(self, *, job: str, rank: int, world: int, run_id: str | None,
-                 socket_path: str | None, tensors: Sequence[Tensor], slots: int, when_full: int,
+                 socket_path: str | None, device_backend: str | None, tensors: Sequence[Tensor], slots: int, when_full: int,
                  wait_ms: int, connect_timeout_ms: int, agent_timeout_ms: int, start_offline: bool,
                  extra_bytes_max: int, extra_count_max: int, copy_threads: int) -> None: ...
     def save(self, step: int, extras: Sequence[tuple[str, bytes]], stream: int,

@@ -168,6 +168,8 @@ class Client:
         start_offline: open without an agent and keep trying to connect.
         extra_bytes_max, extra_count_max: limits on the extras of one save.
         copy_threads: the number of threads that copy during a restore.
+        device_backend: the name of the device backend, for tensors on devices. None:
+            $HOLDFAST_DEVICE_BACKEND, else "cuda".
 
     Raises:
         InvalidArgumentError: names every defect of the arguments and tensors.
@@ -181,11 +183,11 @@ class Client:
                  wait_for_slot: float = 0.0, connect_timeout: float = 10.0,
                  agent_timeout: float = 0.5, start_offline: bool = False,
                  extra_bytes_max: int = 1 << 20, extra_count_max: int = 16,
-                 copy_threads: int = 2) -> None:
+                 copy_threads: int = 2, device_backend: str | None = None) -> None:
         # The native client keeps this list, and thereby the owners of the memory, alive.
         self._native = _native.Client(
             job=check_job(job), rank=rank, world=world, run_id=run_id, socket_path=socket_path,
-            tensors=list(tensors), slots=slots, when_full=1 if wait_for_slot > 0 else 0,
+            device_backend=device_backend, tensors=list(tensors), slots=slots, when_full=1 if wait_for_slot > 0 else 0,
             wait_ms=_ms(wait_for_slot), connect_timeout_ms=_ms(connect_timeout),
             agent_timeout_ms=_ms(agent_timeout), start_offline=start_offline,
             extra_bytes_max=extra_bytes_max, extra_count_max=extra_count_max,
