@@ -6,6 +6,7 @@
 #include <chrono>
 
 #include "agent/chunks/decoded_chunks.h"
+#include "agent/chunks/peer_chunks.h"
 #include "agent/parity/rebuild.h"
 #include "agent/pipeline/sealer.h"
 #include "agent/pipeline/sparse_image.h"
@@ -25,16 +26,36 @@ constexpr uint64_t kWindowBytes = 64 * kChunkBytes;
 constexpr uint64_t kRangeBytes = kWindowBytes / 4;
 constexpr std::chrono::minutes kWindowTime(5);
 
-/// Returns the parts of the seal that are known before the shard is decoded. A rank's seal comes
-/// from the group and is complete; a parity seal has no checksums yet.
-Result<ShardSeal> ExpectedSeal(DecodedChunks& decoded, const PrepareTask& prepare,
+/// Returns where the shard comes from: its group, or the node that the directive names.
+Result<std::unique_ptr<ChunkSource>> SourceOf(const RestoreTools& tools,
+                                              const PrepareTask& prepare) {
+  const ShardKey key = prepare.identity.key();
+  if (prepare.group) {
+    return std::make_unique<DecodedChunks>(tools.reach, std::make_shared<GroupPlan>(*prepare.group),
+                                           key, prepare.current);
+  }
+  const bool elsewhere = !prepare.source_node.empty() && prepare.source_node != tools.node();
+  if (!elsewhere || IsParity(key.rank)) {
+    return Fail(InvalidArgumentError("the directive for " + ToString(key) +
+                                     " names no parity group and no other node"));
+  }
+  return std::make_unique<PeerChunks>(
+      tools.reach.transport, tools.clock,
+      PeerPlace{prepare.source_node, prepare.source_peer_address, prepare.tier}, key,
+      prepare.current);
+}
+
+/// Returns the parts of the seal that are known before the shard is read. A rank's seal comes from
+/// the source and is complete; a parity seal has no checksums yet.
+Result<ShardSeal> ExpectedSeal(ChunkSource& source, const PrepareTask& prepare,
                                const RestoreTools& tools) {
   const ShardIdentity& identity = prepare.identity;
   if (!IsParity(identity.rank)) {
-    HOLDFAST_ASSIGN_OR_RETURN(ShardSeal seal, decoded.ReadSeal());
+    HOLDFAST_ASSIGN_OR_RETURN(ShardSeal seal, source.ReadSeal());
     if (seal.identity != identity) {
-      return Fail(DataLossError("the group sent the seal of " + ToString(seal.identity.key()) +
-                                " when asked for " + ToString(identity.key())));
+      return Fail(
+          DataLossError(fmt::format("{}: the seal of {}, when asked for {}", source.where(),
+                                    ToString(seal.identity.key()), ToString(identity.key()))));
     }
     seal.parts.clear();
     seal.image_header.clear();
@@ -53,11 +74,16 @@ Result<ShardSeal> ExpectedSeal(DecodedChunks& decoded, const PrepareTask& prepar
   return seal;
 }
 
-Status CheckDecodedDigest(const PrepareTask& prepare, const ShardSeal& seal) {
+/// NotFound means that the source has no replica; here a data directory is missing.
+Status AsDiskError(const Status& status) {
+  return status.code() == ErrorCode::kNotFound ? UnavailableError(status.message()) : status;
+}
+
+Status CheckReadDigest(const PrepareTask& prepare, const ShardSeal& seal) {
   if (prepare.digest == 0 || prepare.digest == seal.digest()) return Status::Ok();
-  return DataLossError(
-      fmt::format("{} was decoded with digest {:016x}; the committed one is {:016x}",
-                  ToString(prepare.identity.key()), seal.digest(), prepare.digest));
+  return DataLossError(fmt::format("{} was read with digest {:016x}; the committed one is {:016x}",
+                                   ToString(prepare.identity.key()), seal.digest(),
+                                   prepare.digest));
 }
 
 /// Decodes a window of a parity shard and adds its checksums to the seal, which no other member
@@ -83,27 +109,22 @@ Status DecodeParityWindow(const RestoreTools& tools, const PrepareTask& prepare,
   return Status::Ok();
 }
 
-/// Decodes and checks a window of the shard.
-Status DecodeWindow(const RestoreTools& tools, const PrepareTask& prepare, DecodedChunks& decoded,
-                    ShardSeal& seal, uint64_t begin, std::span<std::byte> window) {
+/// Reads and checks a window of the shard.
+Status ReadWindow(const RestoreTools& tools, const PrepareTask& prepare, ChunkSource& source,
+                  ShardSeal& seal, uint64_t begin, std::span<std::byte> window) {
   if (IsParity(seal.identity.rank)) return DecodeParityWindow(tools, prepare, seal, begin, window);
   std::vector<WantedChunk> chunks = ChunksOf(seal, begin / kChunkBytes, window);
-  return decoded.Read(seal, chunks).WithContext(decoded.where());
+  return source.Read(seal, chunks).WithContext(source.where());
 }
 
 }  // namespace
 
 Status RebuildOnDisk(const RestoreTools& tools, const PrepareTask& prepare) {
-  if (!prepare.group) {
-    return InvalidArgumentError("the directive for " + ToString(prepare.identity.key()) +
-                                " names no parity group");
-  }
   const ShardIdentity& identity = prepare.identity;
-  DecodedChunks decoded(tools.reach, std::make_shared<GroupPlan>(*prepare.group), identity.key(),
-                        prepare.current);
-  HOLDFAST_ASSIGN_OR_RETURN(ShardSeal seal, ExpectedSeal(decoded, prepare, tools));
-  if (!IsParity(identity.rank)) HOLDFAST_RETURN_IF_ERROR(CheckDecodedDigest(prepare, seal));
-  // The coordinator repeats the directive. Peers must not decode a shard each time while this node
+  HOLDFAST_ASSIGN_OR_RETURN(const auto source, SourceOf(tools, prepare));
+  HOLDFAST_ASSIGN_OR_RETURN(ShardSeal seal, ExpectedSeal(*source, prepare, tools));
+  if (!IsParity(identity.rank)) HOLDFAST_RETURN_IF_ERROR(CheckReadDigest(prepare, seal));
+  // The coordinator repeats the directive. Peers must not send a shard each time while this node
   // has no room for it.
   if (tools.volume.FreeBytes() < seal.image_bytes) {
     return OutOfSpaceError(fmt::format("{} needs {} bytes on disk, and {} are free",
@@ -113,12 +134,14 @@ Status RebuildOnDisk(const RestoreTools& tools, const PrepareTask& prepare) {
   HOLDFAST_ASSIGN_OR_RETURN(SparseImage memory,
                             SparseImage::Make(RoundUp(seal.image_bytes, kBlockBytes)));
   const std::span<std::byte> image = memory.bytes().first(seal.image_bytes);
-  HOLDFAST_ASSIGN_OR_RETURN(auto writer, tools.volume.CreateShard(identity, image));
+  auto created = tools.volume.CreateShard(identity, image);
+  if (!created) return AsDiskError(created.error());
+  const auto writer = *std::move(created);
   bool header_checked = false;
   for (uint64_t at = 0; at < image.size();) {
     if (tools.stopping()) return CancelledError("the agent is stopping");
     const auto window = image.subspan(at, std::min<uint64_t>(kWindowBytes, image.size() - at));
-    HOLDFAST_RETURN_IF_ERROR(DecodeWindow(tools, prepare, decoded, seal, at, window));
+    HOLDFAST_RETURN_IF_ERROR(ReadWindow(tools, prepare, *source, seal, at, window));
     at += window.size();
     if (!header_checked) {
       HOLDFAST_ASSIGN_OR_RETURN(const uint64_t header_bytes, HeaderBytes(image, image.size()));
@@ -126,14 +149,16 @@ Status RebuildOnDisk(const RestoreTools& tools, const PrepareTask& prepare) {
       HOLDFAST_RETURN_IF_ERROR(CheckImageIdentity(image, identity));
       header_checked = true;
     }
-    HOLDFAST_RETURN_IF_ERROR(writer->Advance(at));
-    HOLDFAST_ASSIGN_OR_RETURN(const auto written, writer->Settle());
-    for (const auto& [begin, end] : written) memory.Drop(begin, end);
+    HOLDFAST_RETURN_IF_ERROR(AsDiskError(writer->Advance(at)));
+    const auto written = writer->Settle();
+    if (!written) return AsDiskError(written.error());
+    for (const auto& [begin, end] : *written) memory.Drop(begin, end);
   }
-  HOLDFAST_RETURN_IF_ERROR(CheckDecodedDigest(prepare, seal));
-  HOLDFAST_RETURN_IF_ERROR(writer->Publish(seal));
+  HOLDFAST_RETURN_IF_ERROR(CheckReadDigest(prepare, seal));
+  HOLDFAST_RETURN_IF_ERROR(AsDiskError(writer->Publish(seal)));
   Log(LogLevel::kInfo, "ShardRebuilt",
-      {Kv("shard", ToString(identity.key())), Kv("bytes", seal.image_bytes)});
+      {Kv("shard", ToString(identity.key())), Kv("from", source->where()),
+       Kv("bytes", seal.image_bytes)});
   tools.link.Report(
       StoredReplica{identity, Tier::kDisk, seal.digest(), seal.image_bytes, "", seal.life});
   return Status::Ok();

@@ -105,6 +105,7 @@ void GrpcCoordinatorLink::SetHostWarnings(std::vector<std::string> warnings) {
 
 void GrpcCoordinatorLink::ReportWarnings() {
   std::vector<std::string> all = host_warnings_;
+  if (!clock_warning_.text().empty()) all.push_back(clock_warning_.text());
   all.insert(all.end(), node_warnings_.begin(), node_warnings_.end());
   reports_.SetWarnings(std::move(all));
 }
@@ -488,11 +489,17 @@ Status GrpcCoordinatorLink::SendBatch(const ReportBatch& batch) {
   context.set_deadline(After(kReportTimeoutMs));
   if (!BeginCall(&context)) return CancelledError("the agent is stopping");
   pb::ReportReply reply;
+  const auto begin = Clock::Real().Now();
   BeginAsking();
   const grpc::Status sent = coordinators_->stub().Report(&context, request, &reply);
   EndAsking();
   EndCall(&context);
   if (!sent.ok()) return coord::FromGrpc(sent, "the coordinator");
+  if (reply.wall_nanos() != 0) {
+    const ClockSkew skew = ClockSkew::OfCall(Clock::Real(), begin, reply.wall_nanos());
+    MutexLock lock(warnings_mutex_);
+    if (clock_warning_.Observe(skew)) ReportWarnings();
+  }
   return coord::FromProto(reply.outcome());
 }
 

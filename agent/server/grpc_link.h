@@ -13,6 +13,7 @@
 
 #include "agent/pipeline/coordinator_link.h"
 #include "agent/pipeline/report_queue.h"
+#include "agent/server/clock_warning.h"
 #include "agent/workers/manager.h"
 #include "base/clock.h"
 #include "base/mutex.h"
@@ -150,6 +151,7 @@ class GrpcCoordinatorLink final : public CoordinatorLink {
 
   Mutex warnings_mutex_;
   std::vector<std::string> host_warnings_ HOLDFAST_GUARDED_BY(warnings_mutex_);
+  ClockWarning clock_warning_ HOLDFAST_GUARDED_BY(warnings_mutex_);
   std::vector<std::string> node_warnings_ HOLDFAST_GUARDED_BY(warnings_mutex_);
 
   Mutex mutex_;

@@ -16,9 +16,10 @@ namespace {
 
 constexpr const char* kDrainFooter = R"(
 Ahead of maintenance: the node gets no workers and no place in a parity group, other nodes rebuild
-its shards, and copies to tier remote are due at once. The drain outlives the node's agent and the
-coordinator, until --undo. The node is safe to stop if the newest version of every job survives
-without this node and the other drained ones, with all its redundancy. The last line is the answer.
+or copy its shards, and copies to tier remote are due at once. The drain outlives the node's agent
+and the coordinator, until --undo. The node is safe to stop if the newest version of every job
+survives without this node and the other drained ones, with all its redundancy. The last line is the
+answer.
 
 Exit code 0: safe to stop. 2: not yet, or not without less redundancy; the lines name each job and
 what to do.

@@ -23,7 +23,6 @@ constexpr std::chrono::milliseconds kReadTime(500);
 constexpr size_t kThreads = 32;
 constexpr size_t kMeasuredMax = 8;
 constexpr size_t kNamedMax = 10;
-constexpr int64_t kSkewGood = 1'000'000'000;
 constexpr int64_t kSkewBad = 60'000'000'000;
 constexpr double kPeerRateGood = 100e6;
 
@@ -153,10 +152,8 @@ std::optional<ClusterView> CheckCoordinator(const agent::AgentConfig& config,
     findings->push_back(finding);
     return std::nullopt;
   }
-  ClusterView view{*std::move(reply), 0, took.count() / 2};
-  if (view.status.wall_nanos() != 0) {
-    view.skew_nanos = view.status.wall_nanos() - (clock.WallNanos() - took.count() / 2);
-  }
+  ClusterView view{*std::move(reply), {}};
+  view.skew = ClockSkew::OfCall(clock, begin, view.status.wall_nanos());
   const auto up = std::count_if(view.status.nodes().begin(), view.status.nodes().end(),
                                 [](const auto& node) { return node.alive(); });
   finding.what = fmt::format("{} answers in {:.1f} ms, {} of {} nodes up", config.coordinator,
@@ -186,16 +183,14 @@ Finding CheckClock(const ClusterView& view) {
     return {"clock", Readiness::kSkipped, "the coordinator is older and does not send its time",
             ""};
   }
-  const int64_t skew = std::abs(view.skew_nanos);
-  Finding finding{
-      "clock", Readiness::kOk,
-      fmt::format("{:.3f} s {} the coordinator's (± {:.3f} s)", static_cast<double>(skew) / 1e9,
-                  view.skew_nanos > 0 ? "behind" : "ahead of",
-                  static_cast<double>(view.uncertainty_nanos) / 1e9),
-      ""};
-  if (skew - view.uncertainty_nanos <= kSkewGood) return finding;
-  finding.readiness =
-      skew - view.uncertainty_nanos > kSkewBad ? Readiness::kFail : Readiness::kWarn;
+  Finding finding{"clock", Readiness::kOk,
+                  fmt::format("{:.3f} s {} the coordinator's (± {:.3f} s)",
+                              static_cast<double>(std::abs(view.skew.nanos)) / 1e9,
+                              view.skew.nanos < 0 ? "behind" : "ahead of",
+                              static_cast<double>(view.skew.uncertainty_nanos) / 1e9),
+                  ""};
+  if (view.skew.least_nanos() <= kClockSkewMaxNanos) return finding;
+  finding.readiness = view.skew.least_nanos() > kSkewBad ? Readiness::kFail : Readiness::kWarn;
   finding.remedy =
       "start chrony or systemd-timesyncd on both machines; `chronyc tracking` shows "
       "the offset";

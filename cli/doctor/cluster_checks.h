@@ -1,10 +1,10 @@
 #pragma once
 
-#include <cstdint>
 #include <optional>
 
 #include "agent/config/config.h"
 #include "base/clock.h"
+#include "base/clock_skew.h"
 #include "cli/cluster/coordinator_client.h"
 #include "cli/doctor/finding.h"
 #include "cli/doctor/host_checks.h"
@@ -16,8 +16,7 @@ namespace holdfast::cli {
 /// The coordinator's answer to this node.
 struct ClusterView {
   coordinator::GetStatusReply status;
-  int64_t skew_nanos = 0;         // the coordinator's clock minus this machine's
-  int64_t uncertainty_nanos = 0;  // half of the time that the call took
+  ClockSkew skew;  // of this machine against the coordinator; its clock may be unknown
 };
 
 /// Asks the coordinator, and adds findings about it and its name for this node. Returns nothing if

@@ -21,6 +21,7 @@ std::string_view NodeWarningCode(const std::string& warning) {
   if (warning.starts_with("io_uring is refused")) return "IO_URING_REFUSED";
   if (warning.starts_with("the keeper is lost")) return "KEEPER_LOST";
   if (warning.starts_with("the keeper ")) return "KEEPER_SHARED";
+  if (warning.starts_with("the clock is ")) return "CLOCK_SKEWED";
   if (warning.starts_with("invariant violated")) return "INVARIANT_VIOLATED";
   return "NODE_WARNING";
 }

@@ -34,8 +34,8 @@ constexpr MetricSpec kWarnings{
     "holdfast_node_warnings",
     Kind::kGauge,
     "Conditions that the node's agent reports, by health code: `DISK_FULL`, `DISK_FAILED`, "
-    "`QUARANTINED_FILES`, `IO_URING_REFUSED`, `KEEPER_LOST`, `KEEPER_SHARED`, `INVARIANT_VIOLATED` "
-    "or `NODE_WARNING`.",
+    "`QUARANTINED_FILES`, `IO_URING_REFUSED`, `KEEPER_LOST`, `KEEPER_SHARED`, `CLOCK_SKEWED`, "
+    "`INVARIANT_VIOLATED` or `NODE_WARNING`.",
     {"node", "code"}};
 constexpr MetricSpec kOtherLife{
     "holdfast_node_other_life_shards",

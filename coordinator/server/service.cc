@@ -79,7 +79,9 @@ grpc::ServerUnaryReactor* CoordinatorService::Report(grpc::CallbackServerContext
   if (!event) return ReplyOutcome(context, reply, event.error());
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   const RequestId id = event->request = applier_.NextId();
-  applier_.Submit(*std::move(event), id, AnswerInto(reactor, reply, [](const Reply&) {}));
+  applier_.Submit(*std::move(event), id, AnswerInto(reactor, reply, [this, reply](const Reply&) {
+    reply->set_wall_nanos(clock_.WallNanos());
+  }));
   return reactor;
 }
 

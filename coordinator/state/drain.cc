@@ -23,14 +23,6 @@ VersionState Without(const VersionState& version, const Nodes& nodes) {
   return left;
 }
 
-/// Whether a shared tier has the version. Then the loss of nodes takes nothing from it.
-bool IsAtSharedTier(const VersionState& version) {
-  return std::ranges::any_of(kTierTable, [&](const TierTraits& traits) {
-    return IsShared(traits.tier) && version.committed_at(traits.tier) &&
-           version.held_at(traits.tier) == version.world;
-  });
-}
-
 /// Returns the number of members of the version's parity groups that lack data or parity.
 uint32_t ErasuresIn(const Job& job, const VersionState& version) {
   const GroupIndex* groups = job.groups_of(version.id.incarnation);
@@ -85,28 +77,53 @@ void ExplainLessProtected(const ReadContext& context, const Job& job, const Vers
   }
 }
 
-/// What to do for a version without parity groups, whose shards no other node takes.
-std::string RemedyWithoutGroups(const ReadContext& context, const DrainedJob& status) {
-  const bool has_remote = NodeThatReaches(context, Tier::kRemote) != kNoNode;
-  if (has_remote && status.writing != 0) return "wait: its shards are copied to tier remote";
-  const std::string cause = "no other node takes shards of a job without parity groups: ";
-  if (status.runs_here) {
-    return cause +
-           "start the job on other nodes, which restore it from here, and wait for its "
-           "next save" +
-           (has_remote ? "" : "; or configure tier remote");
+/// Returns why the last attempt to copy a shard of the version failed; empty: none failed.
+std::string FailedCopy(const ReadContext& context, const Job& job, VersionId version) {
+  for (const auto& [key, repair] : job.repairs) {
+    if (key.version != version || repair.failure.empty()) continue;
+    return fmt::format("; the copy of {} to {} on node {} failed: {}", ShardName(key.rank),
+                       ToString(key.tier), context.cluster.nodes[repair.target].name,
+                       repair.failure);
   }
-  const std::string copy =
-      fmt::format("save a copy with `holdfast restore {} --to DIR`", status.job);
-  return cause + (has_remote ? copy : "configure tier remote, or " + copy);
+  return "";
+}
+
+/// What to do for a version without parity groups. Other nodes copy its shards (drain_copies.h).
+std::string RemedyWithoutGroups(const ReadContext& context, const Nodes& nodes,
+                                const DrainedJob& status) {
+  const bool drained = std::ranges::all_of(
+      nodes, [&](NodeIndex index) { return context.cluster.nodes[index].drain.has_value(); });
+  const bool taken = std::ranges::any_of(context.cluster.nodes, [&](const Node& node) {
+    return TakesShards(node) && !nodes.contains(context.cluster.node_names.at(node.name));
+  });
+  if (!taken && NodeThatReaches(context, Tier::kRemote) == kNoNode) {
+    return fmt::format(
+        "attach another node with 10% of its disks free, configure tier remote, or save a copy "
+        "with `holdfast restore {} --to DIR`",
+        status.job);
+  }
+  if (!drained) return "drain the node, so that another node copies its shards";
+  if (status.runs_here && status.writing == 0) {
+    return "run the job on other nodes (`holdfast drain --move-runs` for its run, or requeue it), "
+           "or wait until its newest version is on disk, from where another node copies it";
+  }
+  return taken ? "wait: another node copies its shards"
+               : "wait: its shards are copied to tier remote";
 }
 
 void ExplainNotSafe(const ReadContext& context, const Job& job, const VersionState& left,
-                    DrainedJob& status) {
+                    const Nodes& nodes, DrainedJob& status) {
   status.why = fmt::format("version {} needs the node: {}", ToString(left.id),
                            MissingText(context, job, left));
   if (job.groups_of(left.id.incarnation) == nullptr) {
-    status.to_do = RemedyWithoutGroups(context, status);
+    if (left.committed_at(Tier::kDisk)) {
+      status.why += "; it is on disk there, so that the node may stop, but not lose its disk";
+    }
+    if (status.safe.incarnation.value != 0) {
+      status.why += fmt::format("; version {} survives", ToString(status.safe));
+    }
+    status.why += FailedCopy(context, job, left.id);
+    status.to_do = RemedyWithoutGroups(context, nodes, status);
   } else if (status.writing != 0) {
     status.to_do = "wait: other nodes write its shards";
   } else {
@@ -152,7 +169,7 @@ DrainedJob JobWithout(const ReadContext& context, const Job& job, const Nodes& n
   if (safe != nullptr) status.safe = safe->id;
   if (safe == nullptr || !recent) {
     status.state = DrainState::kNotSafe;
-    ExplainNotSafe(context, job, Without(job.versions.at(status.newest), nodes), status);
+    ExplainNotSafe(context, job, Without(job.versions.at(status.newest), nodes), nodes, status);
     return status;
   }
   for (const auto& [id, version] : job.versions) {
@@ -161,7 +178,7 @@ DrainedJob JobWithout(const ReadContext& context, const Job& job, const Nodes& n
     if (IsRestorable(job, left)) continue;
     status.state = DrainState::kNotSafe;
     status.writing = ShardsToWrite(job, id);
-    ExplainNotSafe(context, job, left, status);
+    ExplainNotSafe(context, job, left, nodes, status);
     return status;
   }
   const VersionState left = Without(*safe, nodes);
@@ -177,6 +194,15 @@ Nodes DrainedNodes(const ReadContext& context) {
     if (context.cluster.nodes[index].drain) nodes.insert(index);
   }
   return nodes;
+}
+/// Whether a restart of the job on other nodes loses no version. Without parity groups, it restores
+/// the newest version from the drained nodes, which still serve it.
+bool MayLeave(const ReadContext& context, const Job& job, const Nodes& nodes) {
+  if (job.groups_of(job.incarnation) == nullptr) {
+    const VersionId newest = NewestRestorable(job);
+    return newest.incarnation.value != 0 && newest >= NewestCommitted(job, Tier::kMemory);
+  }
+  return JobWithout(context, job, nodes).state != DrainState::kNotSafe;
 }
 }  // namespace
 
@@ -196,7 +222,10 @@ void OnDrainSet(Context& context, const DrainSet& event) {
     node->drain.reset();
     context.effects.emplace_back(EraseDrain{event.node});
   }
-  for (auto& [name, job] : context.cluster.jobs) job.repair_due = true;
+  for (auto& [name, job] : context.cluster.jobs) {
+    job.repair_due = true;
+    job.changed = true;
+  }
   Answer(context, event.request, Status::Ok());
 }
 
@@ -224,9 +253,8 @@ void AllowRunsToLeave(Context& context) {
   for (const NodeIndex index : nodes) {
     const Node& node = context.cluster.nodes[index];
     if (!node.drain->move_runs) continue;
-    const bool safe = std::ranges::none_of(context.cluster.jobs, [&](const auto& entry) {
-      const Job& job = entry.second;
-      return RunsOn(job, index) && JobWithout(context, job, nodes).state == DrainState::kNotSafe;
+    const bool safe = std::ranges::all_of(context.cluster.jobs, [&](const auto& entry) {
+      return !RunsOn(entry.second, index) || MayLeave(context, entry.second, nodes);
     });
     if (safe) context.effects.emplace_back(RunsMayLeave{node.name});
   }

@@ -7,8 +7,9 @@
 // Drain: a node is made free of shards that are needed, ahead of its maintenance.
 //
 // A drained node takes no place in a parity group and gets no workers. Other nodes take its places
-// (rehome.h) and rebuild its shards, and copies to shared tiers are due at once. The drain is
-// stored, and lasts until an operator ends it, also while the node is away.
+// (rehome.h) and rebuild its shards. They copy shards of jobs without parity groups
+// (drain_copies.h). Copies to shared tiers are due at once. The drain is stored, and lasts until an
+// operator ends it, also while the node is away.
 //
 // A job is safe without the drained nodes if its newest version and its pinned versions can be
 // restored without them, and the newest one keeps all its redundancy: it is at a shared tier, or

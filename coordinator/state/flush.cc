@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 
 #include "coordinator/state/survivability.h"
 #include "coordinator/state/versions.h"
@@ -15,6 +16,8 @@ constexpr int kBehindFactor = 10;
 // If no newer version has come for this many times `flush_after`, the target of a tier no longer
 // delays a flush to the tier.
 constexpr int kStuckFactor = 30;
+// A drain may last as long as the job, whose disks must not be busy all the time.
+constexpr auto kDrainFlushInterval = std::chrono::seconds(10);
 
 /// Whether a version at or after the target of the tier is not committed there and still can be.
 bool IsTargetInProgress(const Job& job, Tier tier) {
@@ -55,6 +58,15 @@ bool LacksPeerTier(const Job& job, const VersionState& version) {
   }
   return true;
 }
+
+/// Whether a drained node of the job has shards that no parity group can rebuild.
+bool NeedsCopies(const ReadContext& context, const Job& job) {
+  return job.groups_of(job.incarnation) == nullptr &&
+         std::ranges::any_of(job.nodes_now, [&](NodeIndex index) {
+           return context.cluster.nodes[index].drain.has_value();
+         });
+}
+
 /// Whether every rank still has the version, in memory or on disk, and no write of it has failed.
 bool CanReachDisk(const Job& job, VersionId id) {
   const auto found = job.versions.find(id);
@@ -77,11 +89,14 @@ bool IsLeft(const ReadContext& context, const Job& job) {
 
 void AdvanceDeparture(const ReadContext& context, Job& job) {
   VersionId next;
-  if (!job.released && IsLeft(context, job)) {
+  const bool left = IsLeft(context, job);
+  if (!job.released && (left || NeedsCopies(context, job))) {
     const VersionId newest = NewestCommitted(job, Tier::kMemory);
+    const auto since = context.at.now - job.copies[Tier::kDisk].committed_at;
     if (CanReachDisk(job, job.flush)) {
       next = job.flush;
-    } else if (newest > NewestCommitted(job, Tier::kDisk) && CanReachDisk(job, newest)) {
+    } else if ((left || since >= kDrainFlushInterval) &&
+               newest > NewestCommitted(job, Tier::kDisk) && CanReachDisk(job, newest)) {
       next = newest;
     }
   }

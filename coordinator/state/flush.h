@@ -17,7 +17,9 @@
 // Departure: when the agent of a node of a running job is about to end, all ranks write one version
 // to disk at once, since a version counts there only if every rank has written the same step. The
 // coordinator names the newest version that is committed in memory. It names the next one when this
-// version is on disk, or can no longer be: a rank has lost it, or its write failed.
+// version is on disk, or can no longer be: a rank has lost it, or its write failed. While a node of
+// a job without parity groups is drained, the coordinator does the same, every ten seconds at most:
+// other nodes can only copy what is on disk (drain_copies.h).
 
 namespace holdfast::coord {
 

@@ -6,10 +6,12 @@ namespace holdfast::coord {
 
 namespace {
 /// Whether the node that should have got the shard failed, and not the source: memory has no I/O
-/// errors, so this one is of the disk that the shard was written to.
+/// errors, and those of other nodes are DataLoss, so this one is of the disk that the shard was
+/// written to.
 bool IsOfTargetDisk(const PendingPrepare& pending, ErrorCode code) {
   return code == ErrorCode::kIoError && pending.into == Tier::kDisk &&
-         pending.source.tier == Tier::kMemory;
+         (pending.source.tier == Tier::kMemory ||
+          (pending.source.node != kNoNode && pending.source.node != pending.target));
 }
 }  // namespace
 

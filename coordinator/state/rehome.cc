@@ -66,10 +66,7 @@ NodeIndex ChooseHome(const ReadContext& context, const Job& job, Incarnation inc
                                       [&](const GroupIndex::Member& member) {
                                         return member.group == group && member.node == index;
                                       });
-    if (!node.attached || node.peer_address.empty() || node.no_parity || in_group ||
-        node.drain.has_value() || node.health.disk_free_percent < kFreePercentMin) {
-      continue;
-    }
+    if (!TakesShards(node) || node.peer_address.empty() || node.no_parity || in_group) continue;
     auto label = node.labels.find(context.options.peers.domain_label);
     const std::string domain = label == node.labels.end() ? "" : label->second;
     size_t same_domain = 0;
@@ -92,6 +89,11 @@ NodeIndex ChooseHome(const ReadContext& context, const Job& job, Incarnation inc
 bool RunsOn(const Job& job, NodeIndex node) {
   return job.phase == JobPhase::kRunning &&
          std::ranges::find(job.rank_nodes, node) != job.rank_nodes.end();
+}
+
+bool TakesShards(const Node& node) {
+  return node.attached && !node.drain.has_value() && !node.health.departing &&
+         node.health.disk_free_percent >= kFreePercentMin;
 }
 
 NodeIndex FreeHome(const ReadContext& context, const Job& job, Incarnation incarnation,

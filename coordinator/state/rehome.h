@@ -17,6 +17,9 @@ namespace holdfast::coord {
 /// Whether ranks of the current incarnation run on the node.
 bool RunsOn(const Job& job, NodeIndex node);
 
+/// Whether the node may take shards of other nodes: it stays, and its disks have room.
+bool TakesShards(const Node& node);
+
 /// Applies the rule above to all plans of the job.
 void RehomeLost(Context& context, Job& job);
 

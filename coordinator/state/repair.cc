@@ -7,6 +7,7 @@
 #include <set>
 
 #include "coordinator/state/copies.h"
+#include "coordinator/state/drain_copies.h"
 #include "coordinator/state/flush.h"
 #include "coordinator/state/job_states.h"
 #include "coordinator/state/parity_plan.h"
@@ -99,8 +100,12 @@ void SendRepair(Context& context, Job& job, const RepairKey& key, Repair& repair
   Replica source = kDecode;
   if (shard.IsAt(repair.target, OtherOf(key.tier))) {
     source = {repair.target, OtherOf(key.tier)};
-    directive.source_node = context.cluster.nodes[repair.target].name;
-    directive.source_peer_address = context.cluster.nodes[repair.target].peer_address;
+  } else if (!directive.group) {
+    source = SourceOfCopy(shard);
+  }
+  if (source.node != kNoNode) {
+    directive.source_node = context.cluster.nodes[source.node].name;
+    directive.source_peer_address = context.cluster.nodes[source.node].peer_address;
   }
   directive.tier = source.tier;
   repair.request = AddPrepare(
@@ -128,6 +133,7 @@ void AdvanceRepairs(Context& context, Job& job) {
   }
   PlanFlush(context, job, wanted);
   PlanCopies(context, job, wanted);
+  PlanDrainCopies(context, job, wanted);
   std::set<NodeIndex> busy;
   for (auto& [key, repair] : wanted) {
     auto known = job.repairs.find(key);
@@ -161,6 +167,8 @@ void OnRepaired(Context& context, Job& job, const PendingPrepare& pending,
   if (found == job.repairs.end() || found->second.request != prepared.request) return;
   Repair& repair = found->second;
   repair.request = 0;
+  // Retention keeps versions that other nodes copy.
+  if (job.groups_of(pending.version.incarnation) == nullptr) job.retention_due = true;
   if (prepared.outcome.ok()) return;
   repair.failure = prepared.outcome.message();
   repair.not_before =

@@ -49,6 +49,12 @@ std::set<VersionId> ProtectedVersions(const Job& job) {
     keep.insert(it->first);
     break;
   }
+  // Versions that other nodes copy from a drained node.
+  for (const auto& [key, repair] : job.repairs) {
+    const bool copies = key.tier == Tier::kDisk && repair.attempts == 0 &&
+                        job.groups_of(key.version.incarnation) == nullptr;
+    if (copies) keep.insert(key.version);
+  }
   // The version that the current incarnation restored, until a newer one is at least as safe.
   const LineageRecord& lineage = job.lineage();
   auto restored = job.versions.find(lineage.restored);

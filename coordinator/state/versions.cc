@@ -131,6 +131,13 @@ bool MayBeRestorable(const Job& job, const VersionState& version) {
   return version.committed() && !IsAbandoned(job, version.id) && MayBeFullyAvailable(job, version);
 }
 
+bool IsAtSharedTier(const VersionState& version) {
+  return std::ranges::any_of(kTierTable, [&](const TierTraits& traits) {
+    return IsShared(traits.tier) && version.committed_at(traits.tier) &&
+           version.held_at(traits.tier) == version.world;
+  });
+}
+
 VersionId NewestCommitted(const Job& job, Tier tier) {
   for (auto it = job.versions.rbegin(); it != job.versions.rend(); ++it) {
     if (it->second.committed_at(tier) && !IsAbandoned(job, it->first)) return it->first;

@@ -40,6 +40,9 @@ bool IsRestorable(const Job& job, const VersionState& version);
 /// The same as IsRestorable(), but the good chunks of damaged replicas count too.
 bool MayBeRestorable(const Job& job, const VersionState& version);
 
+/// Whether a shared tier has the version. Then the loss of nodes takes nothing from it.
+bool IsAtSharedTier(const VersionState& version);
+
 /// Returns the newest version committed at the tier and not abandoned; incarnation 0: none.
 VersionId NewestCommitted(const Job& job, Tier tier);
 

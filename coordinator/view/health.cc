@@ -276,7 +276,7 @@ std::vector<Finding> ExamineNodes(const coordinator::GetStatusReply& status,
 
 std::string NextCommand(const std::string& code, const std::string& subject) {
   // {} is the name of the node or job.
-  constexpr std::array<std::pair<std::string_view, std::string_view>, 26> kCommands{{
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 27> kCommands{{
       {"NODE_DOWN", "holdfast advise --without {}"},
       {"DISK_FULL", "holdfast versions --sort size"},
       {"DISK_FAILED", "holdfast advise --without {}"},
@@ -289,6 +289,7 @@ std::string NextCommand(const std::string& code, const std::string& subject) {
       {"IO_URING_REFUSED", "holdfast doctor"},
       {"KEEPER_LOST", "holdfast nodes {} -o wide"},
       {"KEEPER_SHARED", "holdfast nodes {} -o wide"},
+      {"CLOCK_SKEWED", "holdfast nodes {} -o wide"},
       {"NODE_WARNING", "holdfast nodes {} -o wide"},
       {"RANKS_MISSING", "holdfast runs {} -o wide"},
       {"NO_CHECKPOINT", "holdfast versions {}"},

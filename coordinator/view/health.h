@@ -51,6 +51,7 @@ JobHealth HealthOf(const ClusterSnapshot& snapshot, const coordinator::JobStatus
 ///   IO_URING_REFUSED  the kernel refuses io_uring to an agent, so the agent writes more slowly
 ///   KEEPER_LOST      no keeper holds a node's memory
 ///   KEEPER_SHARED    stopping a node's agent would end its keeper
+///   CLOCK_SKEWED     a node's clock differs from the coordinator's by more than a second
 ///   INVARIANT_VIOLATED  the coordinator, or a rank on a node, has stopped (an error)
 ///   NODE_WARNING     another condition that an agent reports
 ///   RANKS_MISSING    fewer ranks of a job have joined than its world has

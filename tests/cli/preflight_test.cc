@@ -232,9 +232,9 @@ TEST_F(PreflightTest, RoomIsComparedWithWhatIsSaved) {
 TEST_F(PreflightTest, AClockThatDiffersIsFound) {
   ClusterView view;
   view.status.set_wall_nanos(1);
-  view.uncertainty_nanos = 1'000'000;
+  view.skew.uncertainty_nanos = 1'000'000;
   const auto of = [&view](int64_t skew_ms) {
-    view.skew_nanos = skew_ms * 1'000'000;
+    view.skew.nanos = skew_ms * 1'000'000;
     return CheckClock(view).readiness;
   };
   EXPECT_EQ(of(0), Readiness::kOk);

@@ -21,6 +21,7 @@ import zipfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 BYTES_MAX = 6 << 20
+IMPORT_SECONDS_MAX = 0.05
 GLIBC_MAX = (2, 36)
 UNAVAILABLE = 69
 BUILD = pathlib.Path()
@@ -50,9 +51,9 @@ with holdfast.Client("wheel", [tensor], socket_path=socket) as client:
 
 IMPORT_TIME = """
 import time
-begin = time.perf_counter()
+begin = time.process_time()  # other processes of the machine do not count
 import holdfast
-print(time.perf_counter() - begin)
+print(time.process_time() - begin)
 """
 
 
@@ -161,6 +162,7 @@ class UseTest(unittest.TestCase):
     def test_import(self):
         seconds = min(float(run(PYTHON, "-c", IMPORT_TIME)) for _ in range(5))
         print(f"import holdfast: {seconds * 1000:.1f} ms", flush=True)
+        self.assertLessEqual(seconds, IMPORT_SECONDS_MAX)
         loaded = run(PYTHON, "-c", "import sys, holdfast; print(holdfast.__version__, 'torch' in sys.modules)")
         self.assertEqual(loaded.split(), [WHEEL.name.split("-")[1], "False"])
 

@@ -5,7 +5,7 @@ The word after the language of a fenced block decides what happens with the bloc
 | block | meaning |
 |---|---|
 | `sh run` | the commands run in the shell of the machine, one after another; each must succeed |
-| `sh run=NAME` | the same on the machine NAME; `sh run=all`: on each machine |
+| `sh run=NAME` | the same on the machine NAME; `sh run=A,B`: on several, `sh run=all`: on each machine |
 | `text shows` | the output of the block above has these lines in this order; `…` stands for any text in a line |
 | `LANGUAGE file=PATH` | becomes the file PATH of the machine; `file=NAME:PATH` and `file=all:PATH` name machines |
 | `LANGUAGE not-run` | is only read; the text around the block gives the reason |
@@ -57,7 +57,9 @@ def run(path: pathlib.Path, machines: dict) -> int:
     output, count = None, 0
 
     def chosen(name):
-        return list(machines.values()) if name == "all" else [machines[name or first]]
+        if name == "all":
+            return list(machines.values())
+        return [machines[one] for one in (name or first).split(",")]
 
     for block in read(path):
         kind, _, value = block.mark.partition("=")

@@ -21,8 +21,13 @@ two words …
 three
 ```
 
-```sh run=other
+```sh run=first,other
 pwd
+```
+
+```text shows
+…/first
+…/other
 ```
 
 1. Indented:
@@ -69,7 +74,7 @@ class PageTest(unittest.TestCase):
         return page.run(path, self.machines)
 
     def test_a_good_page(self):
-        self.assertEqual(self.run_page(GOOD), 4)
+        self.assertEqual(self.run_page(GOOD), 5)
         for name in self.machines:
             self.assertEqual((self.root / name / "here").read_text(), "contents\n  and more\n")
 
@@ -77,8 +82,8 @@ class PageTest(unittest.TestCase):
         for wrong, right, message in (("echo two ", "echo 2 ", "no further line like"),
                                       ("two words …\nthree", "three\ntwo words …", "no further line like"),
                                       ("echo three", "false", "page.md:4"),
-                                      ("sh run=other", "sh", "is marked ''"),
-                                      ("sh run=other", "sh runs", "is marked 'runs'"),
+                                      ("sh run=first,other", "sh", "is marked ''"),
+                                      ("sh run=first,other", "sh runs", "is marked 'runs'"),
                                       ("sh run\n", "sh not-run\n", "no block above"),
                                       ("all:here", "here", "")):
             changed = GOOD.replace(wrong, right)
@@ -89,7 +94,7 @@ class PageTest(unittest.TestCase):
         with self.assertRaisesRegex(AssertionError, "nothing was run"):
             self.run_page("text without blocks")
         with self.assertRaises(KeyError):
-            self.run_page(GOOD.replace("run=other", "run=nowhere"))
+            self.run_page(GOOD.replace("first,other", "first,nowhere"))
 
 
 if __name__ == "__main__":

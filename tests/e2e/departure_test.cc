@@ -321,5 +321,58 @@ TEST_F(DrainTest, ARunningJobKeepsItsNewestVersionWithoutTheDrainedNode) {
   ExpectBack(promised, {}, {0, 3, 2});
 }
 
+class DrainWithoutGroupsTest : public DrainTest {
+ protected:
+  /// Ranks run on all nodes but the last one, and no parity is kept.
+  void StartWithoutGroups(int ranks, int disk_every) {
+    options_.disk_every = disk_every;
+    options_.nodes = ranks + 1;
+    options_.agent_settings.push_back("peers.enabled=false");
+    cluster_.emplace(options_);
+    const Status started = cluster_->Start();
+    ASSERT_TRUE(started.ok()) << started.ToString();
+    job_.emplace(*cluster_, ranks, words_);
+    const Status opened = job_->Open();
+    ASSERT_TRUE(opened.ok()) << opened.ToString();
+  }
+  VersionId SaveUntilCommitted(v1::Tier tier) {
+    const bool committed = job_->SaveUntil([&] { return job_->Newest(tier); }, kTimeout);
+    EXPECT_TRUE(committed) << Evidence();
+    return job_->Newest(tier).value_or(VersionId{});
+  }
+};
+
+TEST_F(DrainWithoutGroupsTest, AFinishedJobSurvivesTheLossOfTheDrainedNode) {
+  ASSERT_NO_FATAL_FAILURE(StartWithoutGroups(/*ranks=*/2, /*disk_every=*/1));
+  const VersionId promised = SaveUntilCommitted(v1::Tier::kDisk);
+  job_->Close();
+  EXPECT_THAT(Cli({"drain", "n1", "--check"}).out, HasSubstr("drain the node"));
+  const Cluster::CliResult drained = Cli({"drain", "n1", "--wait", "60s"});
+  ASSERT_EQ(drained.exit_code, 0) << drained.out << drained.errors << Evidence();
+  EXPECT_THAT(AgentLog(0) + AgentLog(2), HasSubstr("from=\"on node n1\""));
+  cluster_->DestroyNode(1);
+  ExpectBack(promised, {}, {0, 2});
+}
+
+TEST_F(DrainWithoutGroupsTest, ARunningJobOfOneRankLosesItsNodeAndKeepsWhatTheDrainNames) {
+  ASSERT_NO_FATAL_FAILURE(StartWithoutGroups(/*ranks=*/1, /*disk_every=*/1'000'000));
+  const VersionId saved = SaveUntilCommitted(v1::Tier::kMemory);
+  const Cluster::CliResult drained = Cli({"drain", "n0"});
+  EXPECT_EQ(drained.exit_code, 2) << drained.out;
+  EXPECT_THAT(drained.out, HasSubstr("saved: not safe: version"));
+  VersionId survives;
+  const auto copied = [&] {
+    const Cluster::CliResult shown = Cli({"drain", "n0", "--check", "-o", "json"});
+    const auto document = nlohmann::json::parse(shown.out, nullptr, false);
+    if (!document.is_object()) return false;
+    survives =
+        ParseVersionId(document["jobs"][0]["survives"].get<std::string>()).value_or(VersionId{});
+    return survives >= saved;
+  };
+  ASSERT_TRUE(job_->SaveUntil(copied, kTimeout)) << Evidence();
+  cluster_->DestroyNode(0);
+  ExpectBack(survives, {}, {1});
+}
+
 }  // namespace
 }  // namespace holdfast::local

@@ -122,5 +122,46 @@ TEST_F(DoctorClusterTest, PeersCapacityAndNamesAreCheckedWhileAJobRuns) {
   EXPECT_THAT(found["peer n2"]["remedy"].get<std::string>(), HasSubstr("firewall"));
 }
 
+/// An agent whose clock differs from the coordinator's.
+class ClockSkewTest : public ProtectedCluster {
+ protected:
+  static constexpr std::chrono::milliseconds kSeen{15'000};
+
+  /// Returns whether `status` names the node with a skewed clock. Expects no other finding of this
+  /// kind.
+  bool IsSkewed(const std::string& node) const {
+    const auto shown = cluster_->Cli({"status", "-o", "json"});
+    if (!shown) return false;
+    const auto document = nlohmann::json::parse(shown->out, nullptr, false);
+    if (!document.is_object()) return false;
+    bool named = false;
+    for (const auto& finding : document["findings"]) {
+      if (finding["code"] != "CLOCK_SKEWED") continue;
+      EXPECT_EQ(finding["subject"], "node " + node) << finding.dump();
+      EXPECT_THAT(finding["message"].get<std::string>(), HasSubstr("3.0 s behind")) << finding;
+      named = true;
+    }
+    return named;
+  }
+};
+
+TEST_F(ClockSkewTest, StatusNamesTheNodeUntilItsClockIsRight) {
+#ifdef HOLDFAST_SANITIZED
+  GTEST_SKIP() << "the sanitizer's library must be the first that is loaded";
+#endif
+  options_.agent_command_of[1] = {"/usr/bin/env", "LD_PRELOAD=" HOLDFAST_SKEWED_CLOCK, "SKEW_S=-3"};
+  ASSERT_NO_FATAL_FAILURE(Start(2, 1));
+  ASSERT_TRUE(WaitUntil([&] { return IsSkewed("n1"); }, kSeen)) << Evidence();
+  const auto shown = cluster_->Cli({"status"});
+  ASSERT_TRUE(shown.has_value());
+  EXPECT_THAT(shown->out, HasSubstr("CLOCK_SKEWED"));
+  options_.agent_command_of.clear();
+  cluster_->agent(1).Kill();
+  cluster_->Reconfigure(options_);
+  ASSERT_TRUE(cluster_->StartAgent(1).ok());
+  AwaitAgent(1);
+  EXPECT_TRUE(WaitUntil([&] { return !IsSkewed("n1"); }, kSeen)) << Evidence();
+}
+
 }  // namespace
 }  // namespace holdfast::local

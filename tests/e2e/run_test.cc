@@ -202,6 +202,23 @@ TEST_F(RunTest, ALostNodeIsReplacedByASpare) {
   ExpectBitIdentical(4);
 }
 
+TEST_F(RunTest, ARunOfOneRankLeavesADrainedNodeWithoutAnIncident) {
+  StartCluster(2);
+  ASSERT_NO_FATAL_FAILURE(RunTrainer(1, 0));
+  ASSERT_EQ(Running().size(), 1U);
+  const int before = node_of_.at(0);
+  const Cluster::CliResult drained =
+      Cli({"drain", "n" + std::to_string(before), "--move-runs", "--wait", "60s"});
+  EXPECT_EQ(drained.exit_code, 0) << drained.out << drained.errors;
+  EXPECT_THAT(drained.out, HasSubstr("safe to stop"));
+  Running();
+  EXPECT_EQ(node_of_.at(0), 1 - before);
+  cluster_->DestroyNode(before);
+  ASSERT_NO_FATAL_FAILURE(AwaitFinish());
+  EXPECT_EQ(Incidents().size(), 0U) << Incidents().dump(1);
+  ExpectBitIdentical(1);
+}
+
 TEST_F(RunTest, ABrokenGpuIsNamedAndItsNodeReplaced) {
   FakeNvml nvml(HOLDFAST_FAKE_NVML, root_, "devices 8\n");
   StartCluster(3, {}, {{1, {"gpus.nvml_library=" + nvml.path()}}});

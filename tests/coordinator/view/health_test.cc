@@ -113,8 +113,9 @@ TEST(HealthTest, DiskFindings) {
   snapshot.status.mutable_nodes(1)->add_warnings("io_uring is refused (EPERM), so …");
   snapshot.status.mutable_nodes(1)->add_warnings("the keeper is lost, so …");
   snapshot.status.mutable_nodes(1)->add_warnings("the keeper (process 7) ends with this …");
-  EXPECT_THAT(CodesOf(snapshot),
-              ElementsAre("DISK_FULL", "IO_URING_REFUSED", "KEEPER_LOST", "KEEPER_SHARED"));
+  snapshot.status.mutable_nodes(1)->add_warnings("the clock is 3.0 s behind …");
+  EXPECT_THAT(CodesOf(snapshot), ElementsAre("DISK_FULL", "IO_URING_REFUSED", "KEEPER_LOST",
+                                             "KEEPER_SHARED", "CLOCK_SKEWED"));
   snapshot.status.mutable_nodes(1)->clear_warnings();
   snapshot.status.mutable_nodes(1)->add_warnings("quarantined files: 2 in quarantine/");
   EXPECT_THAT(CodesOf(snapshot), ElementsAre("DISK_FULL", "QUARANTINED_FILES"));
