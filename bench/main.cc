@@ -28,6 +28,7 @@ constexpr uint64_t kGpuBytesMin = 1 << 20;
 const std::vector<Bench>& All() {
   static const std::vector<Bench> all = {
       {"checksum", "CRC-32C ÷ plain ISA-L", RunChecksum},
+      {"allocation", "reserving slots ÷ with one thread", RunAllocation},
       {"erasure", "encode and decode ÷ plain ISA-L", RunErasure},
       {"transport", "peer transport over loopback ÷ iperf3", RunTransport},
       {"parity", "sealed → committed at peer ÷ the slower of transport and encode; bytes sent",

@@ -7,110 +7,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
-#include <fstream>
-#include <limits>
-#include <optional>
 
+#include "agent/arena/allocation.h"
+#include "agent/arena/headroom.h"
 #include "base/config.h"
 
 namespace holdfast::agent {
 namespace {
-// Memory is allocated in steps. Each step first checks the available memory and leaves kLeaveBytes
-// to other processes.
-constexpr uint64_t kStepBytes = 256ULL << 20;
-constexpr uint64_t kLeaveBytes = 64ULL << 20;
 constexpr int kSizeSeals = F_SEAL_SHRINK | F_SEAL_GROW;
-constexpr uint64_t kHugeBytes = 2ULL << 20;
-constexpr uint64_t kPageBytes = 4096;
-#ifndef MADV_COLLAPSE
-#define MADV_COLLAPSE 25  // Linux 6.1
-#endif
-
-/// Returns the number after `key` at the start of a line, e.g. "MemAvailable:" in /proc/meminfo.
-/// With an empty `key`, the file contains only the number.
-std::optional<uint64_t> NumberInFile(const std::string& path, const std::string& key) {
-  std::ifstream file(path);
-  std::string word;
-  uint64_t number = 0;
-  if (key.empty()) return file >> number ? std::optional(number) : std::nullopt;
-  for (std::string line; std::getline(file, line);) {
-    if (line.rfind(key + " ", 0) != 0 && line.rfind(key + "\t", 0) != 0) continue;
-    number = std::strtoull(line.c_str() + key.size(), nullptr, 10);
-    return number;
-  }
-  return std::nullopt;
-}
-
-struct CgroupFiles {
-  const char* limit;
-  const char* usage;
-  const char* reclaimable;  // key in memory.stat
-};
-
-/// Lowers `headroom` to the memory left in one cgroup, if the cgroup has a limit.
-void Narrow(const std::string& folder, const std::string& name, const CgroupFiles& files,
-            MemoryHeadroom& headroom) {
-  auto limit = NumberInFile(folder + files.limit, "");
-  auto usage = NumberInFile(folder + files.usage, "");
-  if (!limit || !usage) return;
-  uint64_t reclaimable = NumberInFile(folder + "memory.stat", files.reclaimable).value_or(0);
-  uint64_t used = *usage - std::min(*usage, reclaimable);
-  uint64_t left = *limit - std::min(*limit, used);
-  if (left < headroom.bytes) headroom = {.bytes = left, .limit = "memory limit of cgroup " + name};
-}
-
-/// Lowers `headroom` to the memory left in a cgroup and in its ancestors.
-void NarrowUpwards(const std::string& mount, std::string name, const CgroupFiles& files,
-                   MemoryHeadroom& headroom) {
-  while (!name.empty() && name.back() == '/') name.pop_back();
-  for (;;) {
-    Narrow(mount + name + "/", name.empty() ? "/" : name, files, headroom);
-    if (name.empty()) return;
-    name.resize(name.rfind('/') == std::string::npos ? 0 : name.rfind('/'));
-  }
-}
-
-Status CheckHeadroom(uint64_t left_to_take, uint64_t bytes) {
-  MemoryHeadroom headroom = AvailableMemory();
-  if (headroom.bytes >= left_to_take && headroom.bytes - left_to_take >= kLeaveBytes) {
-    return Status::Ok();
-  }
-  return ResourceExhaustedError(fmt::format(
-      "a segment of {} does not fit: {} are available ({}), of which {} stay free for other "
-      "processes. Free memory, or save less per rank",
-      FormatBytes(bytes), FormatBytes(headroom.bytes), headroom.limit, FormatBytes(kLeaveBytes)));
-}
-
-Status FallocateError(uint64_t done, uint64_t bytes) {
-  if (errno != ENOMEM && errno != ENOSPC) {
-    return ErrnoStatus(errno, fmt::format("allocate {} of shared memory", FormatBytes(bytes)));
-  }
-  return ResourceExhaustedError(
-      fmt::format("the kernel allocated only {} of the {} for a segment: {}", FormatBytes(done),
-                  FormatBytes(bytes),
-                  errno == ENOMEM ? "out of memory" : "the shared memory file system is full"));
-}
-
-int Fallocate(int fd, uint64_t begin, uint64_t bytes) {
-  int result = 0;
-  do {
-    result = ::fallocate(fd, 0, static_cast<off_t>(begin), static_cast<off_t>(bytes));
-  } while (result != 0 && errno == EINTR);
-  return result;
-}
-
-/// Turns the full 2 MiB extents of [begin, end) into huge pages, as far as the kernel can. Direct
-/// I/O then needs 1/512 of the segments per request, and pinning becomes cheaper by the same
-/// factor. The first page of each extent is fallocated, so that a lack of memory is an error and
-/// never a fault.
-void TryHugePages(int fd, std::span<std::byte> memory, uint64_t begin, uint64_t end) {
-  for (uint64_t at = begin; at + kHugeBytes <= end; at += kHugeBytes) {
-    if (Fallocate(fd, at, kPageBytes) != 0) return;
-    if (::madvise(memory.data() + at, kHugeBytes, MADV_COLLAPSE) != 0) return;
-  }
-}
+constexpr uint64_t kHugeBytes = Allocation::kHugeBytes;
+constexpr uint64_t kPageBytes = Allocation::kPageBytes;
 
 Status SetSize(int fd, uint64_t bytes) {
   rlimit file_limit{};
@@ -124,29 +31,6 @@ Status SetSize(int fd, uint64_t bytes) {
   return ErrnoStatus(errno, fmt::format("set the size of shared memory to {}", FormatBytes(bytes)));
 }
 }  // namespace
-
-MemoryHeadroom AvailableMemory() {
-  MemoryHeadroom headroom{.bytes = std::numeric_limits<uint64_t>::max(), .limit = "machine"};
-  if (auto kib = NumberInFile("/proc/meminfo", "MemAvailable:")) {
-    headroom = {.bytes = *kib << 10, .limit = "free memory of this machine"};
-  }
-  constexpr CgroupFiles kV1{"memory.limit_in_bytes", "memory.usage_in_bytes",
-                            "total_inactive_file"};
-  constexpr CgroupFiles kV2{"memory.max", "memory.current", "inactive_file"};
-  std::ifstream cgroups("/proc/self/cgroup");
-  for (std::string line; std::getline(cgroups, line);) {
-    size_t first = line.find(':');
-    size_t second = first == std::string::npos ? first : line.find(':', first + 1);
-    if (second == std::string::npos) continue;
-    std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
-    std::string name = line.substr(second + 1);
-    if (controllers == ",,") NarrowUpwards("/sys/fs/cgroup", name, kV2, headroom);
-    if (controllers.find(",memory,") != std::string::npos) {
-      NarrowUpwards("/sys/fs/cgroup/memory", name, kV1, headroom);
-    }
-  }
-  return headroom;
-}
 
 Result<MemoryFile> MemoryFile::Create(const std::string& name, uint64_t bytes, uint64_t later) {
   UniqueFd fd(::memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
@@ -162,15 +46,7 @@ Result<MemoryFile> MemoryFile::Create(const std::string& name, uint64_t bytes, u
 }
 
 Status MemoryFile::Allocate(uint64_t begin, uint64_t end) {
-  const uint64_t bytes = end - begin;
-  for (uint64_t done = 0; done < bytes;) {
-    HOLDFAST_RETURN_IF_ERROR(CheckHeadroom(bytes - done, bytes));
-    uint64_t step = std::min<uint64_t>(kStepBytes, bytes - done);
-    TryHugePages(fd(), memory_, begin + done, begin + done + step);
-    if (Fallocate(fd(), begin + done, step) != 0) return FallocateError(done, bytes);
-    done += step;
-  }
-  return Status::Ok();
+  return Allocation(fd(), memory_, begin, end).Run();
 }
 
 Result<MemoryFile> MemoryFile::Adopt(UniqueFd fd) {

@@ -44,13 +44,4 @@ class MemoryFile {
   std::span<std::byte> memory_;
 };
 
-/// How much memory is available and what limits it.
-struct MemoryHeadroom {
-  uint64_t bytes = 0;
-  std::string limit;  // "free memory of this machine", "memory limit of cgroup /x"
-};
-/// Returns the lowest of MemAvailable and the limits of this process's cgroups (v1 and v2). Ignores
-/// values that cannot be read.
-MemoryHeadroom AvailableMemory();
-
 }  // namespace holdfast::agent

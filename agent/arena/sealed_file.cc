@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "agent/arena/memory_file.h"
+#include "agent/arena/headroom.h"
 
 namespace holdfast::agent {
 namespace {

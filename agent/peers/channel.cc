@@ -64,6 +64,7 @@ Status Channel::Poll(short events, Clock::TimePoint deadline) const {
 }
 
 Status Channel::WaitFor(TlsSession::Want want, Clock::TimePoint deadline) const {
+  if (want == TlsSession::Want::kNothing) return Status::Ok();
   return Poll(want == TlsSession::Want::kRead ? POLLIN : POLLOUT, deadline);
 }
 
@@ -80,6 +81,16 @@ Status Channel::StartTls(const TlsContext& context, const std::string& host,
   return Status::Ok();
 }
 
+Status Channel::BeginTags() {
+  if (tls_ == nullptr) return Status::Ok();
+  HOLDFAST_ASSIGN_OR_RETURN(const auto keys, tls_->frame_keys());
+  if (!keys) return Status::Ok();
+  HOLDFAST_ASSIGN_OR_RETURN(auto sends, FrameMac::Make(keys->sent));
+  HOLDFAST_ASSIGN_OR_RETURN(receive_mac_, FrameMac::Make(keys->received));
+  send_mac_ = std::move(sends);
+  return Status::Ok();
+}
+
 Status Channel::Send(FrameKind kind, std::span<const std::byte> payload, uint32_t stamp,
                      Clock::TimePoint deadline, uint16_t flags) {
   Status status = SendBytes(kind, payload, stamp, deadline, flags);
@@ -93,12 +104,20 @@ Status Channel::Send(FrameKind kind, std::span<const std::byte> payload, uint32_
 
 Status Channel::SendBytes(FrameKind kind, std::span<const std::byte> payload, uint32_t stamp,
                           Clock::TimePoint deadline, uint16_t flags) {
-  FrameHeader header{kind, flags, static_cast<uint32_t>(payload.size()),
-                     ExtendCrc32c(stamp, payload)};
+  FrameHeader header{kind, flags, static_cast<uint32_t>(payload.size()), stamp};
+  if (send_mac_ != nullptr) return SendTagged(header, payload, deadline);
+  header.payload_crc = ExtendCrc32c(stamp, payload);
   const auto bytes = EncodeFrameHeader(header);
-  if (tls_ == nullptr) return SendPlain(bytes, payload, deadline);
-  HOLDFAST_RETURN_IF_ERROR(SendTls(bytes, deadline));
-  return SendTls(payload, deadline);
+  return encrypts() ? SendTls(bytes, payload, deadline) : SendPlain(bytes, payload, {}, deadline);
+}
+
+Status Channel::SendTagged(FrameHeader header, std::span<const std::byte> payload,
+                           Clock::TimePoint deadline) {
+  const auto bytes = EncodeFrameHeader(header);
+  send_mac_->Begin(bytes);
+  send_mac_->Add(payload);
+  HOLDFAST_ASSIGN_OR_RETURN(const FrameTag tag, send_mac_->End());
+  return SendPlain(bytes, payload, tag, deadline);
 }
 
 Status Channel::SendText(FrameKind kind, const std::string& payload, Clock::TimePoint deadline) {
@@ -106,13 +125,14 @@ Status Channel::SendText(FrameKind kind, const std::string& payload, Clock::Time
 }
 
 Status Channel::SendPlain(std::span<const std::byte> header, std::span<const std::byte> payload,
-                          Clock::TimePoint deadline) {
+                          std::span<const std::byte> tag, Clock::TimePoint deadline) {
   // sendmsg() only reads the bytes, but iovec is not const.
-  iovec pieces[2] = {{const_cast<std::byte*>(header.data()), header.size()},
-                     {const_cast<std::byte*>(payload.data()), payload.size()}};
+  iovec pieces[3] = {{const_cast<std::byte*>(header.data()), header.size()},
+                     {const_cast<std::byte*>(payload.data()), payload.size()},
+                     {const_cast<std::byte*>(tag.data()), tag.size()}};
   msghdr message{};
   message.msg_iov = pieces;
-  message.msg_iovlen = payload.empty() ? 1 : 2;
+  message.msg_iovlen = 3;
   while (message.msg_iovlen > 0) {
     ssize_t sent = ::sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0) {
@@ -134,21 +154,27 @@ Status Channel::SendPlain(std::span<const std::byte> header, std::span<const std
   return Status::Ok();
 }
 
-Status Channel::SendTls(std::span<const std::byte> bytes, Clock::TimePoint deadline) {
-  while (!bytes.empty()) {
-    auto step = tls_->Write(bytes);
-    if (!step) return shut_ ? Ended() : step.error().WithContext(peer_);
-    bytes = bytes.subspan(step->bytes);
-    if (step->want != TlsSession::Want::kNothing) {
+Status Channel::SendTls(std::span<const std::byte> header, std::span<const std::byte> payload,
+                        Clock::TimePoint deadline) {
+  for (std::span<const std::byte> bytes : {header, payload}) {
+    while (!bytes.empty()) {
+      auto step = tls_->Write(bytes);
+      if (!step) return shut_ ? Ended() : step.error().WithContext(peer_);
+      bytes = bytes.subspan(step->bytes);
       HOLDFAST_RETURN_IF_ERROR(WaitFor(step->want, deadline));
     }
   }
-  return Status::Ok();
+  for (;;) {
+    auto step = tls_->Flush();
+    if (!step) return shut_ ? Ended() : step.error().WithContext(peer_);
+    if (step->want == TlsSession::Want::kNothing) return Status::Ok();
+    HOLDFAST_RETURN_IF_ERROR(WaitFor(step->want, deadline));
+  }
 }
 
 Result<size_t> Channel::ReceiveSome(std::span<std::byte> into, Clock::TimePoint deadline) {
   for (;;) {
-    if (tls_ != nullptr) {
+    if (encrypts()) {
       auto step = tls_->Read(into);
       if (!step) return Fail(shut_ ? Ended() : step.error().WithContext(peer_));
       if (step->bytes > 0) return step->bytes;
@@ -184,6 +210,7 @@ Status Channel::Receive(std::span<std::byte> into, Clock::TimePoint deadline) {
 Result<FrameHeader> Channel::ReceiveHeader(Clock::TimePoint deadline) {
   std::array<std::byte, kFrameHeaderBytes> bytes;
   HOLDFAST_RETURN_IF_ERROR(Receive(bytes, deadline));
+  if (receive_mac_ != nullptr) receive_mac_->Begin(bytes);
   auto header = DecodeFrameHeader(bytes);
   if (!header) return Fail(header.error().WithContext(peer_));
   return header;
@@ -196,12 +223,28 @@ Status Channel::ReceivePayload(const FrameHeader& header, uint32_t stamp, std::s
   while (!into.empty()) {
     HOLDFAST_ASSIGN_OR_RETURN(
         const size_t got, ReceiveSome(into.first(std::min(into.size(), kPieceBytes)), deadline));
-    crc = ExtendCrc32c(crc, into.first(got));
+    if (receive_mac_ != nullptr) {
+      receive_mac_->Add(into.first(got));
+    } else {
+      crc = ExtendCrc32c(crc, into.first(got));
+    }
     into = into.subspan(got);
   }
+  if (receive_mac_ != nullptr) HOLDFAST_RETURN_IF_ERROR(CheckTag(header, deadline));
   if (crc == header.payload_crc) return Status::Ok();
   return DataLossError(
       fmt::format("a frame {} of {} does not match its checksum", FrameName(header.kind), peer_));
+}
+
+Status Channel::CheckTag(const FrameHeader& header, Clock::TimePoint deadline) {
+  FrameTag tag{};
+  HOLDFAST_RETURN_IF_ERROR(Receive(tag, deadline));
+  HOLDFAST_ASSIGN_OR_RETURN(const FrameTag expected, receive_mac_->End());
+  if (SameTag(tag, expected)) return Status::Ok();
+  return DataLossError(
+      fmt::format("a frame {} of {} does not match its tag: it was changed, "
+                  "repeated, omitted or moved on the way",
+                  FrameName(header.kind), peer_));
 }
 
 Result<std::vector<std::byte>> Channel::ReceiveFrame(FrameKind kind, Clock::TimePoint deadline) {
@@ -232,14 +275,14 @@ Status Channel::RefusalOr(Status otherwise) {
 }
 
 Status Channel::AwaitReadable(Clock::TimePoint deadline) {
-  if (tls_ != nullptr && tls_->has_pending()) return Status::Ok();
+  if (encrypts() && tls_->has_pending()) return Status::Ok();
   WakeAt(1);
   HOLDFAST_RETURN_IF_ERROR(Poll(POLLIN, deadline));
   return HasHungUp() ? Ended() : Status::Ok();
 }
 
 bool Channel::IsQuiet() {
-  if (shut_ || (tls_ != nullptr && tls_->has_pending())) return false;
+  if (shut_ || (encrypts() && tls_->has_pending())) return false;
   WakeAt(1);
   pollfd now{.fd = socket_.get(), .events = POLLIN | POLLRDHUP, .revents = 0};
   return ::poll(&now, 1, 0) == 0;

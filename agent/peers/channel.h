@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "agent/peers/frame.h"
+#include "agent/peers/frame_mac.h"
 #include "agent/peers/tls.h"
 #include "base/clock.h"
 #include "base/fd.h"
@@ -15,11 +16,11 @@
 
 namespace holdfast::agent {
 
-/// One connection to a peer: frames with deadlines, in plain text or inside TLS. Only one thread at
-/// a time may use it, except for Shut() and HasHungUp(). Unusable after any error. The errors are
-/// Unavailable (the other side has closed the connection), DeadlineExceeded, Cancelled (Shut() was
-/// called), DataLoss (the bytes are not a frame or do not match their checksum) and Unsupported
-/// (frames of a newer protocol).
+/// One connection to a peer: frames with deadlines, in plain text, inside TLS or with tags. Only
+/// one thread at a time may use it, except for Shut() and HasHungUp(). Unusable after any error.
+/// The errors are Unavailable (the other side has closed the connection), DeadlineExceeded,
+/// Cancelled (Shut() was called), DataLoss (the bytes are not a frame or do not match their
+/// checksum or tag) and Unsupported (frames of a newer protocol).
 class Channel {
  public:
   /// Takes ownership of a connected, non-blocking socket. `peer` names the other side in errors.
@@ -29,6 +30,10 @@ class Channel {
   /// Sends and receives everything from now on inside TLS. FailedPrecondition: the other side does
   /// not use TLS; its frames, such as a refusal, can be received in plain text.
   Status StartTls(const TlsContext& context, const std::string& host, Clock::TimePoint deadline);
+
+  /// Sends and receives every frame from now on with a tag instead of inside TLS, if both sides of
+  /// the TLS handshake allow that. Both sides must call this between the same two frames.
+  Status BeginTags();
 
   /// Returns the name in the other side's certificate; none without TLS.
   TlsPeer tls_peer() const { return tls_ == nullptr ? TlsPeer() : tls_->peer(); }
@@ -40,7 +45,8 @@ class Channel {
 
   Result<FrameHeader> ReceiveHeader(Clock::TimePoint deadline);
   /// Receives the payload of `header` into the front of `into`, which must be large enough, and
-  /// verifies its checksum.
+  /// verifies its checksum or tag. Must follow each ReceiveHeader(): until then the header may have
+  /// been changed on the way.
   Status ReceivePayload(const FrameHeader& header, uint32_t stamp, std::span<std::byte> into,
                         Clock::TimePoint deadline);
   /// Receives a complete frame of `kind`. If the other side refuses the connection instead (an
@@ -68,19 +74,27 @@ class Channel {
   Status SendBytes(FrameKind kind, std::span<const std::byte> payload, uint32_t stamp,
                    Clock::TimePoint deadline, uint16_t flags);
   Status SendPlain(std::span<const std::byte> header, std::span<const std::byte> payload,
-                   Clock::TimePoint deadline);
-  Status SendTls(std::span<const std::byte> bytes, Clock::TimePoint deadline);
+                   std::span<const std::byte> tag, Clock::TimePoint deadline);
+  Status SendTagged(FrameHeader header, std::span<const std::byte> payload,
+                    Clock::TimePoint deadline);
+  Status CheckTag(const FrameHeader& header, Clock::TimePoint deadline);
+  Status SendTls(std::span<const std::byte> header, std::span<const std::byte> payload,
+                 Clock::TimePoint deadline);
   Status Receive(std::span<std::byte> into, Clock::TimePoint deadline);
   /// Makes the kernel wake a Poll() for receiving only when `bytes` bytes or the end have arrived.
   void WakeAt(size_t bytes);
   Result<size_t> ReceiveSome(std::span<std::byte> into, Clock::TimePoint deadline);
   Status WaitFor(TlsSession::Want want, Clock::TimePoint deadline) const;
+  /// Whether bytes pass through the TLS session.
+  bool encrypts() const { return tls_ != nullptr && send_mac_ == nullptr; }
 
   const UniqueFd socket_;
   const std::string peer_;
   size_t wake_bytes_ = 1;
   std::atomic<bool> shut_{false};
-  std::unique_ptr<TlsSession> tls_;  // declared after the socket, so destroyed before it
+  std::unique_ptr<TlsSession> tls_;     // declared after the socket, so destroyed before it
+  std::unique_ptr<FrameMac> send_mac_;  // both or none
+  std::unique_ptr<FrameMac> receive_mac_;
 };
 
 }  // namespace holdfast::agent

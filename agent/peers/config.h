@@ -17,6 +17,7 @@ struct PeersConfig {
   std::string advertise;  // empty: listen
   std::string secret_file;
   bool plain_text = false;
+  bool encrypt = true;
   int64_t connections_max = 64;
   uint64_t rate_bytes_per_s = 0;
   uint64_t busy_rate_bytes_per_s = 0;

@@ -120,7 +120,10 @@ Result<std::string> ShakeHandsAsClient(Channel& channel, const PeerIdentity& sel
                                        Clock::TimePoint deadline) {
   std::string server_node;
   const Status status = ProofAsClient(channel, self, deadline, &server_node);
-  if (status.ok()) return server_node;
+  if (status.ok()) {
+    HOLDFAST_RETURN_IF_ERROR(channel.BeginTags());
+    return server_node;
+  }
   // A server that refuses sends the reason before it closes the connection.
   if (status.code() == ErrorCode::kUnavailable) return Fail(channel.RefusalOr(status));
   return Fail(status);
@@ -129,9 +132,9 @@ Result<std::string> ShakeHandsAsClient(Channel& channel, const PeerIdentity& sel
 Result<std::string> ShakeHandsAsServer(Channel& channel, const PeerIdentity& self,
                                        Clock::TimePoint deadline) {
   std::string client_node;
-  const Status status = ProofAsServer(channel, self, deadline, &client_node);
-  if (status.ok()) return client_node;
-  return Fail(status);
+  HOLDFAST_RETURN_IF_ERROR(ProofAsServer(channel, self, deadline, &client_node));
+  HOLDFAST_RETURN_IF_ERROR(channel.BeginTags());
+  return client_node;
 }
 
 void SendRefusal(Channel& channel, const Status& why) {

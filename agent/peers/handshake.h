@@ -30,7 +30,8 @@ Result<PeerProof> MakeProof(const std::string& secret, std::string_view role,
 
 /// Both sides prove that they belong to the same cluster and know its secret. The client sends its
 /// proof first, so that a client without the secret gets no proof against which it could test
-/// guesses. Both return the other node's name. FailedPrecondition: another cluster;
+/// guesses. Frames after the handshake have tags, if TLS agreed
+/// on that. Both return the other node's name. FailedPrecondition: another cluster;
 /// PermissionDenied: only one side has a secret, or the secrets differ; Unsupported: another
 /// protocol; or the channel's errors.
 Result<std::string> ShakeHandsAsClient(Channel& channel, const PeerIdentity& self,

@@ -84,7 +84,8 @@ Result<std::unique_ptr<TcpPeerServer>> TcpPeerServer::Start(const TcpPeerServerO
   HOLDFAST_RETURN_IF_ERROR(RequireTls(*address, protects, "peers.listen"));
   std::unique_ptr<TlsContexts> tls;
   if (options.tls.configured()) {
-    HOLDFAST_ASSIGN_OR_RETURN(tls, TlsContexts::Load(options.tls, TlsContext::Role::kServer));
+    HOLDFAST_ASSIGN_OR_RETURN(
+        tls, TlsContexts::Load(options.tls, TlsContext::Role::kServer, options.encrypt));
   }
   auto listener = ListenAt(*address);
   if (!listener) return Fail(listener.error().WithContext("peers.listen"));

@@ -32,6 +32,7 @@ struct TcpPeerServerOptions {
   std::string secret_file;             // empty: none
   bool plain_text = false;             // with a secret, TLS may be missing beyond this machine
   PeerTlsFiles tls;                    // required where other machines reach `listen`
+  bool encrypt = true;                 // false: not for clients that allow frames with tags
   const certificates::RevokedNames* revoked = nullptr;  // outlives the server; null: none
   PacerOptions pace;
   /// Returns whether collectives of the trainers run now, see PaceGate; null: never.

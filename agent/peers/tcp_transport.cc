@@ -260,7 +260,8 @@ Result<std::unique_ptr<PeerTransport>> MakeTcpTransport(const TcpTransportOption
   }
   std::unique_ptr<TlsContexts> tls;
   if (options.tls.configured()) {
-    HOLDFAST_ASSIGN_OR_RETURN(tls, TlsContexts::Load(options.tls, TlsContext::Role::kClient));
+    HOLDFAST_ASSIGN_OR_RETURN(
+        tls, TlsContexts::Load(options.tls, TlsContext::Role::kClient, options.encrypt));
   }
   return std::make_unique<TcpTransport>(std::move(self), std::move(tls), options);
 }

@@ -8,8 +8,11 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdint>
+#include <cstring>
 #include <string_view>
 
 #include "base/certificates/certificate.h"
@@ -20,6 +23,13 @@ namespace {
 
 // First byte of a frame.
 constexpr char kFrameBegin = 'H';
+// Records have at most 16 KiB. A system call for several of them costs little for each, and
+// they are still in the cache when they are decrypted.
+constexpr size_t kBatchBytes = 128 << 10;
+// What both sides must name in the handshake (ALPN), so that frames have tags and no encryption.
+constexpr auto kFrameTags = std::to_array<unsigned char>(
+    {14, 'h', 'o', 'l', 'd', 'f', 'a', 's', 't', '-', 'm', 'a', 'c', '/', '1'});
+constexpr std::string_view kFrameKeysLabel = "EXPORTER-holdfast-peer-frames";
 
 /// Returns OpenSSL's text for the oldest error in this thread's queue and empties the queue.
 std::string TakeErrorText() {
@@ -41,16 +51,43 @@ bool BeginsWithFrame(int socket) {
 
 bool IsRetry(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
 
-// OpenSSL's socket BIO uses write(), so a peer that has closed the connection would kill the
-// process with SIGPIPE.
+/// Sends the records that wait. Returns false when some still do: errno has the reason.
+bool SendRecords(TlsSocket& to) {
+  while (to.sent < to.unsent.size()) {
+    // OpenSSL's socket BIO uses write(), so a peer that has closed the connection would kill the
+    // process with SIGPIPE.
+    const ssize_t sent = ::send(to.socket, to.unsent.data() + to.sent, to.unsent.size() - to.sent,
+                                MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0) return false;
+    to.sent += static_cast<size_t>(sent);
+  }
+  to.unsent.clear();
+  to.sent = 0;
+  return true;
+}
+
 int BioWrite(BIO* bio, const char* data, size_t bytes, size_t* written) {
   BIO_clear_retry_flags(bio);
-  const ssize_t sent = ::send(SocketOf(bio).socket, data, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
-  if (sent < 0) {
+  TlsSocket& to = SocketOf(bio);
+  if (to.unsent.size() + bytes > kBatchBytes && !SendRecords(to)) {
     if (IsRetry(errno)) BIO_set_retry_write(bio);
     return 0;
   }
-  *written = static_cast<size_t>(sent);
+  const auto* begin = reinterpret_cast<const std::byte*>(data);
+  to.unsent.insert(to.unsent.end(), begin, begin + bytes);
+  *written = bytes;
+  return 1;
+}
+
+/// Receives at most `bytes` bytes. Returns 1, or 0 with the BIO's flags set.
+int ReceiveInto(BIO* bio, void* data, size_t bytes, size_t* got) {
+  TlsSocket& from = SocketOf(bio);
+  const ssize_t received = ::recv(from.socket, data, bytes, MSG_DONTWAIT);
+  if (received == 0) BIO_set_flags(bio, BIO_FLAGS_IN_EOF);
+  if (received < 0 && IsRetry(errno)) BIO_set_retry_read(bio);
+  if (received <= 0) return 0;
+  from.has_received = true;
+  *got = static_cast<size_t>(received);
   return 1;
 }
 
@@ -61,20 +98,25 @@ int BioRead(BIO* bio, char* data, size_t bytes, size_t* got) {
     from.in_the_clear = true;  // the frame stays in the socket for Channel to receive
     return 0;
   }
-  const ssize_t received = ::recv(from.socket, data, bytes, MSG_DONTWAIT);
-  if (received == 0) BIO_set_flags(bio, BIO_FLAGS_IN_EOF);
-  if (received <= 0) {
-    if (received < 0 && IsRetry(errno)) BIO_set_retry_read(bio);
-    return 0;
+  if (from.ahead.empty()) return ReceiveInto(bio, data, bytes, got);
+  if (from.ahead_begin == from.ahead_end) {
+    from.ahead_begin = 0;
+    from.ahead_end = 0;
+    if (ReceiveInto(bio, from.ahead.data(), from.ahead.size(), &from.ahead_end) != 1) return 0;
   }
-  from.has_received = true;
-  *got = static_cast<size_t>(received);
+  *got = std::min(bytes, from.ahead_end - from.ahead_begin);
+  std::memcpy(data, from.ahead.data() + from.ahead_begin, *got);
+  from.ahead_begin += *got;
   return 1;
 }
 
 long BioControl(BIO* bio, int command, long /*number*/, void* /*pointer*/) {
   if (command == BIO_CTRL_EOF) return BIO_test_flags(bio, BIO_FLAGS_IN_EOF) != 0 ? 1 : 0;
-  return command == BIO_CTRL_FLUSH ? 1 : 0;
+  if (command != BIO_CTRL_FLUSH) return 0;
+  BIO_clear_retry_flags(bio);
+  if (SendRecords(SocketOf(bio))) return 1;
+  if (IsRetry(errno)) BIO_set_retry_write(bio);
+  return 0;
 }
 
 BIO_METHOD* SocketMethod() {
@@ -93,13 +135,26 @@ BIO_METHOD* SocketMethod() {
 /// Provides no password, because no operator is present to enter one for an encrypted key.
 int NoPassword(char* /*buffer*/, int /*bytes*/, int /*writing*/, void* /*pointer*/) { return 0; }
 
+/// Accepts the offer of a client, which must be allowed on this side, too.
+int SelectFrameTags(SSL* /*session*/, const unsigned char** selected, unsigned char* bytes,
+                    const unsigned char* offers, unsigned int offers_bytes, void* /*pointer*/) {
+  unsigned char* found = nullptr;
+  if (SSL_select_next_proto(&found, bytes, kFrameTags.data(), kFrameTags.size(), offers,
+                            offers_bytes) != OPENSSL_NPN_NEGOTIATED) {
+    return SSL_TLSEXT_ERR_NOACK;
+  }
+  *selected = found;
+  return SSL_TLSEXT_ERR_OK;
+}
+
 Status NotUsable(std::string_view key, const std::string& path) {
   return InvalidArgumentError(fmt::format("tls.{}: '{}': {}", key, path, TakeErrorText()));
 }
 
 }  // namespace
 
-Result<std::unique_ptr<TlsContext>> TlsContext::Load(const PeerTlsFiles& files, Role role) {
+Result<std::unique_ptr<TlsContext>> TlsContext::Load(const PeerTlsFiles& files, Role role,
+                                                     bool encrypt) {
   if (files.ca.empty() || files.cert.empty() || files.key.empty()) {
     return Fail(InvalidArgumentError("tls needs all three of tls.ca, tls.cert and tls.key"));
   }
@@ -126,6 +181,11 @@ Result<std::unique_ptr<TlsContext>> TlsContext::Load(const PeerTlsFiles& files, 
       SSL_CTX_check_private_key(raw) != 1) {
     return Fail(NotUsable("key", files.key));
   }
+  if (encrypt) return context;
+  SSL_CTX_set_alpn_select_cb(raw, SelectFrameTags, nullptr);  // of a server
+  if (SSL_CTX_set_alpn_protos(raw, kFrameTags.data(), kFrameTags.size()) != 0) {
+    return Fail(InternalError("SSL_CTX_set_alpn_protos: " + TakeErrorText()));
+  }
   return context;
 }
 
@@ -144,19 +204,19 @@ std::string StampOf(const PeerTlsFiles& files) {
 }  // namespace
 
 Result<std::unique_ptr<TlsContexts>> TlsContexts::Load(const PeerTlsFiles& files,
-                                                       TlsContext::Role role) {
+                                                       TlsContext::Role role, bool encrypt) {
   // Before the files are read, so that a change in between is seen later.
   std::string stamp = StampOf(files);
-  HOLDFAST_ASSIGN_OR_RETURN(auto first, TlsContext::Load(files, role));
+  HOLDFAST_ASSIGN_OR_RETURN(auto first, TlsContext::Load(files, role, encrypt));
   return std::unique_ptr<TlsContexts>(
-      new TlsContexts(files, role, std::move(first), std::move(stamp)));
+      new TlsContexts(files, role, encrypt, std::move(first), std::move(stamp)));
 }
 
 std::shared_ptr<const TlsContext> TlsContexts::Get() {
   MutexLock lock(mutex_);
   std::string stamp = StampOf(files_);
   if (stamp == stamp_) return current_;
-  auto next = TlsContext::Load(files_, role_);
+  auto next = TlsContext::Load(files_, role_, encrypt_);
   if (next) {
     current_ = *std::move(next);
   } else {
@@ -233,6 +293,11 @@ Result<TlsSession::Step> TlsSession::Handshake() {
   if (step && step->want == Want::kNothing && step->bytes == 0) {
     return Fail(UnavailableError("the other side ended the TLS handshake"));
   }
+  // OpenSSL's read-ahead moves the rest of its buffer for each record, so this one replaces it.
+  // Frames with tags follow the records, so they must stay in the socket.
+  if (step && step->want == Want::kNothing && !uses_frame_tags()) {
+    socket_.ahead.resize(kBatchBytes);
+  }
   return step;
 }
 
@@ -245,6 +310,13 @@ Result<TlsSession::Step> TlsSession::Write(std::span<const std::byte> bytes) {
     return Fail(UnavailableError("the other side has closed the connection"));
   }
   return step;
+}
+
+Result<TlsSession::Step> TlsSession::Flush() {
+  if (SendRecords(socket_)) return Step{Want::kNothing, 0};
+  if (IsRetry(errno)) return Step{Want::kWrite, 0};
+  return Fail(
+      UnavailableError(fmt::format("the connection broke in sending over TLS (errno {})", errno)));
 }
 
 Result<TlsSession::Step> TlsSession::Read(std::span<std::byte> into) {
@@ -264,6 +336,28 @@ TlsPeer TlsSession::peer() const {
   return peer;
 }
 
-bool TlsSession::has_pending() const { return SSL_pending(session_) > 0; }
+Result<std::optional<FrameKeys>> TlsSession::frame_keys() const {
+  if (!uses_frame_tags()) return std::optional<FrameKeys>();
+  // The client's key, then the server's.
+  std::array<FrameKey, 2> keys{};
+  if (SSL_export_keying_material(session_, reinterpret_cast<unsigned char*>(keys.data()),
+                                 sizeof(keys), kFrameKeysLabel.data(), kFrameKeysLabel.size(),
+                                 nullptr, 0, 0) != 1) {
+    return Fail(InternalError("SSL_export_keying_material: " + TakeErrorText()));
+  }
+  const bool server = SSL_is_server(session_) == 1;
+  return std::optional(FrameKeys{.sent = keys[server ? 1 : 0], .received = keys[server ? 0 : 1]});
+}
+
+bool TlsSession::uses_frame_tags() const {
+  const unsigned char* selected = nullptr;
+  unsigned int bytes = 0;
+  SSL_get0_alpn_selected(session_, &selected, &bytes);
+  return bytes > 0;
+}
+
+bool TlsSession::has_pending() const {
+  return socket_.ahead_begin < socket_.ahead_end || SSL_has_pending(session_) == 1;
+}
 
 }  // namespace holdfast::agent

@@ -2,10 +2,14 @@
 // upgrade and its reversal while a job saves, the CLI, the client library and the data on disk.
 
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <climits>
 #include <csignal>
 
+#include "base/certificates/authority.h"
+#include "base/certificates/durable_file.h"
+#include "base/clock.h"
 #include "tests/e2e/protected_cluster.h"
 
 namespace holdfast::local {
@@ -46,6 +50,41 @@ class CompatTest : public ProtectedCluster {
   }
   void UsePreviousCoordinator(bool previous) {
     options_.coordinator_programs = previous ? PreviousPrograms() : "";
+  }
+  /// Makes an authority and a certificate for each server, and lets the coordinator listen at TCP,
+  /// since the previous agents use TLS at a unix socket, too.
+  void UseCertificates() {
+    namespace c = certificates;
+    const int64_t now = Clock::Real().WallNanos() / 1'000'000'000;
+    const auto authority = c::Authority::Create("local", now);
+    ASSERT_TRUE(authority);
+    std::filesystem::create_directories(options_.root);
+    const auto write = [&](const std::string& name, const std::string& text) {
+      const std::string path = options_.root + "/" + name + ".pem";
+      EXPECT_TRUE(c::ReplaceFile(path, text, 0600).ok());
+      return path;
+    };
+    const std::string ca = write("ca", authority->certificate().ToPem());
+    const auto issue = [&](const std::string& role, const std::string& name) {
+      const auto key = c::PrivateKey::Generate();
+      const auto made = authority->Sign(
+          key->get(), {"spiffe://local/" + role + "/" + name, {"127.0.0.1"}, now - 60, now + 3600});
+      EXPECT_TRUE(made);
+      return made ? write(name, made->ToPem() + key->ToPem()) : "";
+    };
+    const auto settings = [&](const std::string& file) -> std::vector<std::string> {
+      return {"tls.ca=" + ca, "tls.cert=" + file, "tls.key=" + file};
+    };
+    for (int node = 0; node < kNodes; ++node) {
+      options_.agent_settings_of[node] = settings(issue("agent", "n" + std::to_string(node)));
+    }
+    options_.coordinator_settings = settings(issue("coordinator", "c"));
+    options_.coordinator_settings.emplace_back("cluster=local");
+    const std::string operator_file = issue("operator", "admin");
+    options_.cli_options = {"--tls-ca",    ca,          "--tls-cert",
+                            operator_file, "--tls-key", operator_file};
+    // Below the ports that the system gives to clients.
+    options_.endpoint = "127.0.0.1:" + std::to_string(10'000 + ::getpid() % 20'000);
   }
   /// Whether the process runs the program of that version, at the latest after a while. Just after
   /// its start, it is still a copy of this process.
@@ -127,6 +166,21 @@ class CompatTest : public ProtectedCluster {
 
 TEST_F(CompatTest, MixedNodesProtectAndDecodeEachOther) {
   UsePreviousAgents({0});
+  ASSERT_NO_FATAL_FAILURE(Start(kNodes, 1));
+  std::optional<VersionId> before;
+  for (int lost : {0, 1}) {
+    const VersionId promised = SaveUntilProtected(before);
+    job_->Close();
+    ASSERT_NO_FATAL_FAILURE(Replace(lost));
+    before = ExpectBack(promised, {lost}).version;
+  }
+}
+
+TEST_F(CompatTest, MixedNodesWithCertificatesProtectAndDecodeEachOther) {
+  UsePreviousAgents({0});
+  ASSERT_NO_FATAL_FAILURE(UseCertificates());
+  // Between these two, frames have tags; to and from the previous version, TLS encrypts.
+  for (int node : {1, 2}) options_.agent_settings_of[node].push_back("peers.encrypt=false");
   ASSERT_NO_FATAL_FAILURE(Start(kNodes, 1));
   std::optional<VersionId> before;
   for (int lost : {0, 1}) {

@@ -85,14 +85,21 @@ class Cluster:
         self.name = name
         self.certificate_s = certificate_s
         self.settings = settings
-        self.endpoint = f"{HOST}:{free_port()}"
-        self.join_address = f"{HOST}:{free_port()}"
+        self.endpoint = f"{self.address('coordinator')}:{free_port()}"
+        self.join_address = f"{self.address('coordinator')}:{free_port()}"
         self.processes = {}
         self.secrets = []
         done = self.run("coordinator", "cluster", "init", "--listen", self.endpoint, "--join-listen",
                         self.join_address, "--cluster", name, "--host", "localhost", *self.folders("coordinator"))
         assert done.returncode == 0, done.stderr
         self.init_output = done.stdout
+
+    def address(self, _machine: str) -> str:
+        return HOST
+
+    def prefix(self, _machine: str) -> list[str]:
+        """The command that runs a program on the machine."""
+        return []
 
     def folder(self, machine: str) -> pathlib.Path:
         return self.root / machine
@@ -105,8 +112,8 @@ class Cluster:
         self.folder(machine).mkdir(parents=True, exist_ok=True)
         config = self.folder(machine) / "etc" / "cli.toml"
         options_file = ["--config", config] if config.exists() else []
-        return subprocess.run([BIN / "holdfast", *options_file, *arguments], capture_output=True, text=True, timeout=60,
-                              check=False)
+        return subprocess.run([*self.prefix(machine), BIN / "holdfast", *options_file, *arguments],
+                              capture_output=True, text=True, timeout=60, check=False)
 
     def hf(self, *arguments: str, machine: str = "coordinator") -> str:
         """Runs the command, which must succeed, and returns its output."""
@@ -125,7 +132,7 @@ class Cluster:
 
     def start(self, machine: str, program: str, *settings: str, config: str = ""):
         path = self.folder(machine) / "log"
-        arguments = [BIN / program, "--config", config or self.folder(machine) / "etc" / f"{program[9:]}.toml"]
+        arguments = [*self.prefix(machine), BIN / program, "--config", config or self.folder(machine) / "etc" / f"{program[9:]}.toml"]
         for setting in settings:
             arguments += ["--set", setting]
         with open(path, "ab") as log:
@@ -157,8 +164,8 @@ class Cluster:
         return token
 
     def join(self, machine: str, token: str, *arguments: str, address: str = "") -> subprocess.CompletedProcess:
-        return self.run(machine, "join", address or self.join_address, token, "--name", machine, "--address", HOST,
-                        *self.folders(machine), *arguments)
+        return self.run(machine, "join", address or self.join_address, token, "--name", machine, "--address",
+                        self.address(machine), *self.folders(machine), *arguments)
 
     def add_node(self, node: str, token: str = "", settings: tuple[str, ...] = ()):
         """Lets a node join and starts its agent."""
@@ -170,7 +177,8 @@ class Cluster:
         folder = self.folder(node)
         before = self.log(node).count("AgentReady")
         self.start(node, "holdfast-agent", f"run_dir={folder}/run", f'data_dirs=["{folder}/data"]',
-                   "arena.bytes=64MiB", f"data_listen={HOST}:0", f"peers.listen={HOST}:0", "io.io_uring=false", *settings)
+                   "arena.bytes=64MiB", f"data_listen={self.address(node)}:0", f"peers.listen={self.address(node)}:0",
+                   "io.io_uring=false", *settings)
         self.await_log(node, "AgentReady", before + 1)
 
     def start_injector(self, node: str, *settings: str) -> str:

@@ -11,6 +11,7 @@ from cluster import HOST, ClusterTest, free_port, wait_for
 
 ETCD = "/usr/bin/etcd"
 COORDINATORS = ("c0", "c1", "c2")
+MEMBERS = 3  # of etcd
 
 
 class EtcdJoinTest(ClusterTest):
@@ -25,16 +26,22 @@ class EtcdJoinTest(ClusterTest):
         self.leader = self.await_leader()
 
     def start_etcd(self):
-        client, peer = (f"http://{HOST}:{free_port()}" for _ in range(2))
-        self.store = client.replace("http", "etcd")
-        log = open(self.cluster.root / "etcd.log", "wb")  # pylint: disable=consider-using-with
-        self.addCleanup(log.close)
-        etcd = subprocess.Popen(  # pylint: disable=consider-using-with
-            [ETCD, "--name", "m0", "--data-dir", self.cluster.root / "etcd", "--listen-client-urls", client,
-             "--advertise-client-urls", client, "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
-             "--initial-cluster", f"m0={peer}", "--log-level", "error"], stdout=log, stderr=log)
-        self.addCleanup(etcd.wait)
-        self.addCleanup(etcd.kill)
+        """Three members, so that the store survives the loss of one."""
+        client, peer = ([f"{HOST}:{free_port()}" for _ in range(MEMBERS)] for _ in range(2))
+        self.store = f"etcd://{','.join(client)}"
+        members = ",".join(f"m{i}=http://{peer[i]}" for i in range(MEMBERS))
+        self.members = []
+        for i in range(MEMBERS):
+            log = open(self.cluster.root / f"etcd{i}.log", "wb")  # pylint: disable=consider-using-with
+            self.addCleanup(log.close)
+            etcd = subprocess.Popen(  # pylint: disable=consider-using-with
+                [ETCD, "--name", f"m{i}", "--data-dir", self.cluster.root / f"etcd{i}", "--listen-client-urls",
+                 f"http://{client[i]}", "--advertise-client-urls", f"http://{client[i]}", "--listen-peer-urls",
+                 f"http://{peer[i]}", "--initial-advertise-peer-urls", f"http://{peer[i]}", "--initial-cluster", members,
+                 "--log-level", "error"], stdout=log, stderr=log)
+            self.addCleanup(etcd.wait)
+            self.addCleanup(etcd.kill)
+            self.members.append(etcd)
 
     def start_coordinator(self, one: str):
         folder = self.cluster.folder(one)
@@ -66,6 +73,9 @@ class EtcdJoinTest(ClusterTest):
         address = ",".join(self.join_at[one] for one in order)
         return self.cluster.run(machine, "join", address, token, "--name", name or machine, "--address", HOST,
                                 *self.cluster.folders(machine))
+
+    def running(self) -> list[str]:
+        return [one for one in COORDINATORS if one in self.cluster.processes]
 
     def others(self) -> list[str]:
         return [one for one in COORDINATORS if one != self.leader]
@@ -102,10 +112,20 @@ class EtcdJoinTest(ClusterTest):
         self.refused("thief", second, self.leader, "n2", "used token")
         cluster.await_log("n1", "CoordinatorAttached", 2)
 
+        # A member of etcd is lost: tokens are made and used as before, and a used one stays used.
+        self.members[0].kill()
+        self.members[0].wait(timeout=30)
+        fourth = self.token("n4")
+        done = self.join("n4", fourth, list(self.running()))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.leader = self.await_leader()
+        self.refused("thief", fourth, self.leader, "n4", "used token")
+        self.refused("thief", first, self.leader, "n1", "used token")
+
         # The first one of the list is stopped and accepts connections only.
         third = self.token("n3")
         self.start_coordinator(old)
-        paused = self.leader
+        paused = self.leader = self.await_leader()
         cluster.processes[paused].send_signal(signal.SIGSTOP)
         try:
             self.leader = self.await_leader(not_one=paused)

@@ -1,17 +1,24 @@
 #include "agent/arena/memory_file.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
+
+#include "agent/arena/allocation.h"
+#include "agent/arena/headroom.h"
 
 namespace holdfast::agent {
 namespace {
@@ -89,6 +96,80 @@ int InChild(Body body) {
   int status = 0;
   ::waitpid(child, &status, 0);
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+/// A shared memory file that is mapped, but not allocated.
+struct Sparse {
+  explicit Sparse(UniqueFd file, uint64_t bytes) : fd(std::move(file)) {
+    EXPECT_EQ(::ftruncate(fd.get(), static_cast<off_t>(bytes)), 0);
+    void* address = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+    EXPECT_NE(address, MAP_FAILED);
+    memory = {static_cast<std::byte*>(address), bytes};
+  }
+  ~Sparse() { ::munmap(memory.data(), memory.size()); }
+  uint64_t allocated() const {
+    struct stat info {};
+    EXPECT_EQ(::fstat(fd.get(), &info), 0);
+    return static_cast<uint64_t>(info.st_blocks) * 512;
+  }
+  UniqueFd fd;
+  std::span<std::byte> memory;
+};
+
+TEST(AllocationTest, AllOfALargeRangeIsAllocatedOnce) {
+  constexpr uint64_t kBegin = 2ULL << 20;
+  // Not a multiple of a step, of a huge page or of a page.
+  constexpr uint64_t kEnd = kBegin + 5 * Allocation::kStepBytes + 3 * 4096 + 5;
+  Sparse file(UniqueFd(::memfd_create("test", MFD_CLOEXEC)), kEnd + kBegin);
+  ASSERT_TRUE(Allocation(file.fd.get(), file.memory, kBegin, kEnd).Run().ok());
+  EXPECT_EQ(file.allocated(), kEnd - kBegin + 4096 - 5) << "all pages, and no others";
+  ASSERT_TRUE(Allocation(file.fd.get(), file.memory, kBegin, kEnd).Run().ok());
+  EXPECT_EQ(file.allocated(), kEnd - kBegin + 4096 - 5);
+}
+
+TEST(AllocationTest, AFailureAmongTheStepsIsTheResult) {
+  constexpr uint64_t kGood = 3 * Allocation::kStepBytes;
+  // The steps beyond the sealed size fail: all of them, or only the last of the range.
+  for (const uint64_t bad : {3, 1}) {
+    Sparse file(UniqueFd(::memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING)), kGood);
+    ASSERT_EQ(::fcntl(file.fd.get(), F_ADD_SEALS, F_SEAL_GROW), 0);
+    const uint64_t end = kGood + bad * Allocation::kStepBytes;
+    const Status status = Allocation(file.fd.get(), file.memory, 0, end).Run();
+    ASSERT_FALSE(status.ok()) << bad;
+    EXPECT_THAT(status.message(), HasSubstr(fmt::format("allocate {} MiB of shared", end >> 20)));
+    EXPECT_THAT(status.message(), HasSubstr("Operation not permitted"));
+    EXPECT_EQ(file.allocated(), kGood) << "every step that could be allocated was";
+  }
+}
+
+TEST(AllocationTest, AFullFileSystemInTheMiddleIsAnErrorWithNumbers) {
+  std::string folder = std::filesystem::temp_directory_path() / "holdfast-allocation-XXXXXX";
+  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  const int code = InChild([&] {
+    if (::unshare(CLONE_NEWNS) != 0 ||
+        ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        ::mount("test", folder.c_str(), "tmpfs", 0, "size=300m") != 0) {
+      return 77;
+    }
+    Sparse file(UniqueFd(::open((folder + "/file").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600)),
+                10 * Allocation::kStepBytes);
+    const Status full =
+        Allocation(file.fd.get(), file.memory, 0, 10 * Allocation::kStepBytes).Run();
+    if (full.code() != ErrorCode::kResourceExhausted) return 2;
+    if (full.message().find(
+            " of the 640 MiB for a segment: the shared memory file system is full") ==
+        std::string::npos) {
+      return 3;
+    }
+    // With more room, the same range is allocated completely.
+    if (::mount("test", folder.c_str(), "tmpfs", MS_REMOUNT, "size=700m") != 0) return 4;
+    if (!Allocation(file.fd.get(), file.memory, 0, 10 * Allocation::kStepBytes).Run().ok())
+      return 5;
+    return file.allocated() == 10 * Allocation::kStepBytes ? 0 : 6;
+  });
+  std::filesystem::remove(folder);
+  if (code == 77) GTEST_SKIP() << "no permission to mount a file system";
+  EXPECT_EQ(code, 0);
 }
 
 TEST(MemoryFileTest, TheFileSizeLimitIsAnErrorNotASignal) {

@@ -35,11 +35,12 @@ class PeerNameTest : public ::testing::Test {
 
   /// Writes a certificate with its key into one file, in one step.
   PeerTlsFiles Issue(const std::string& file, const std::string& uri,
-                     const c::Authority* authority = nullptr) const {
+                     const c::Authority* authority = nullptr, int64_t begins_in = -60,
+                     int64_t ends_in = 3600) const {
     if (authority == nullptr) authority = &authority_;
     const auto key = *c::PrivateKey::Generate();
-    const auto made =
-        authority->Sign(key.get(), {uri, {"127.0.0.1"}, NowSeconds() - 60, NowSeconds() + 3600});
+    const auto made = authority->Sign(
+        key.get(), {uri, {"127.0.0.1"}, NowSeconds() + begins_in, NowSeconds() + ends_in});
     const std::string path = dir_.path() + "/" + file;
     EXPECT_TRUE(c::ReplaceFile(path, made->ToPem() + key.ToPem(), 0600).ok());
     return {ca_, path, path};
@@ -85,6 +86,28 @@ TEST_F(PeerNameTest, EachNodeSpeaksOnlyForItself) {
   const Status status = FetchOnce();
   EXPECT_EQ(status.code(), ErrorCode::kPermissionDenied);
   EXPECT_THAT(status.message(), HasSubstr("node 'server' names spiffe://test/agent/other"));
+}
+
+TEST_F(PeerNameTest, ACertificateCountsOnlyWhileItIsValid) {
+  const PeerTlsFiles server = server_options_.tls;
+  const PeerTlsFiles client = transport_options_.tls;
+  const std::pair<int64_t, int64_t> times[] = {{-3600, -2}, {3600, 7200}};
+  for (const auto& [begins, ends] : times) {
+    const std::string reason =
+        ends < 0 ? "certificate has expired" : "certificate is not yet valid";
+    server_options_.tls =
+        Issue("other_server", "spiffe://test/agent/server", nullptr, begins, ends);
+    transport_options_.tls = client;
+    const Status status = FetchOnce();
+    EXPECT_EQ(status.code(), ErrorCode::kPermissionDenied) << status.ToString();
+    EXPECT_THAT(status.message(), HasSubstr(reason));
+    server_options_.tls = server;
+    transport_options_.tls =
+        Issue("other_client", "spiffe://test/agent/client", nullptr, begins, ends);
+    EXPECT_FALSE(FetchOnce().ok()) << reason;
+  }
+  transport_options_.tls = client;
+  EXPECT_EQ(FetchOnce(), Status::Ok());
 }
 
 TEST_F(PeerNameTest, TheNodeOfThePlanMustAnswer) {

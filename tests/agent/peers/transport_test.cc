@@ -19,6 +19,7 @@ struct Variant {
   bool is_unix;
   bool secret;
   bool tls;
+  bool encrypt = true;
 };
 void PrintTo(const Variant& variant, std::ostream* out) { *out << variant.name; }
 
@@ -40,6 +41,7 @@ class TransportTest : public ::testing::TestWithParam<Variant> {
     transport_options_.node = "client";
     transport_options_.secret_file = server_options_.secret_file;
     transport_options_.tls = server_options_.tls;
+    server_options_.encrypt = transport_options_.encrypt = GetParam().encrypt;
   }
 
   void Start() {
@@ -84,7 +86,8 @@ INSTANTIATE_TEST_SUITE_P(Ways, TransportTest,
                                            Variant{"unix_secret", true, true, false},
                                            Variant{"tcp_tls", false, false, true},
                                            Variant{"tcp_secret_tls", false, true, true},
-                                           Variant{"unix_secret_tls", true, true, true}),
+                                           Variant{"unix_secret_tls", true, true, true},
+                                           Variant{"tcp_secret_tags", false, true, true, false}),
                          [](const auto& one) { return std::string(one.param.name); });
 
 TEST_P(TransportTest, ExactBytesForManySizesAndOffsets) {

@@ -1,0 +1,115 @@
+#!/usr/bin/env python3
+"""What a machine between two agents reads of a real job: nothing by default, and frames with tags where both agree."""
+
+import socket
+import threading
+import unittest
+
+from cluster import HOST, ClusterTest, free_port, wait_for
+from training import JOB, NODES, Training
+
+FRAME = b"HFPF"  # the first bytes of a frame
+
+
+class Tap:
+    """Relays connections to an address and keeps the bytes of each."""
+
+    def __init__(self, upstream: int):
+        self.upstream = upstream
+        self.listener = socket.create_server((HOST, 0))
+        self.port = self.listener.getsockname()[1]
+        self.connections: list[bytearray] = []
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            try:
+                client, _ = self.listener.accept()
+            except OSError:
+                return
+            seen = bytearray()
+            try:
+                server = socket.create_connection((HOST, self.upstream))
+            except OSError:
+                client.close()
+                continue
+            self.connections.append(seen)
+            threading.Thread(target=self.serve, args=(client, server, seen), daemon=True).start()
+
+    def serve(self, client: socket.socket, server: socket.socket, seen: bytearray):
+        with client, server:
+            upward = threading.Thread(target=self.relay, args=(client, server, seen), daemon=True)
+            upward.start()
+            self.relay(server, client, seen)
+            upward.join()
+
+    @staticmethod
+    def relay(one: socket.socket, other: socket.socket, seen: bytearray):
+        try:
+            while piece := one.recv(1 << 16):
+                seen += piece
+                other.sendall(piece)
+        except OSError:
+            pass
+        for end in (one, other):
+            try:
+                end.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+    def close(self):
+        self.listener.close()
+
+
+class PeersTest(ClusterTest):
+    def start(self, cluster, node: str, encrypt: bool, join: bool = False) -> Tap:
+        """Starts the agent, whose peers reach it through a tap."""
+        port = free_port()
+        tap = Tap(port)
+        self.addCleanup(tap.close)
+        settings = (f"peers.listen={HOST}:{port}", f"peers.advertise={HOST}:{tap.port}",
+                    f"peers.encrypt={'true' if encrypt else 'false'}")
+        if join:
+            cluster.add_node(node, settings=settings)
+        else:
+            cluster.start_agent(node, *settings)
+        return tap
+
+    def test_frames_have_tags_only_where_both_agents_agree(self):
+        cluster = self.make()
+        taps = [self.start(cluster, node, encrypt=False, join=True) for node in NODES]
+        cluster.await_up(*NODES)
+        training = Training(cluster)
+        self.addCleanup(training.stop)
+
+        def advance(what: str):
+            newest = ([0] + training.saved_steps(0))[-1]
+            wait_for(lambda: training.peer_step() > newest, 40, f"tier peer advances {what}")
+
+        advance("with tags")
+        for tap in taps:
+            used = [seen for seen in tap.connections if len(seen) > 10_000]
+            self.assertTrue(used, "parity passes through the tap")
+            for seen in used:
+                self.assertEqual(seen[:2], b"\x16\x03", "each connection begins with a TLS handshake")
+                self.assertIn(FRAME, seen)
+                self.assertNotIn(JOB.encode(), seen[:seen.index(FRAME)], "the handshake shows no names")
+        # One side that insists on encryption suffices.
+        cluster.stop("n2")
+        taps[1].close()
+        taps[1] = self.start(cluster, "n2", encrypt=True)
+        cluster.await_up(*NODES)
+        seen_before = len(taps[0].connections)
+        advance("with encryption")
+        advance("with encryption, over new connections only")
+        encrypted = taps[1].connections + taps[0].connections[seen_before:]
+        self.assertTrue([seen for seen in encrypted if len(seen) > 10_000])
+        for seen in encrypted:
+            self.assertNotIn(FRAME, seen)
+        self.assertTrue(training.running())
+        training.stop()
+        cluster.hf("verify", JOB, "--deep")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
