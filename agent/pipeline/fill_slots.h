@@ -16,8 +16,9 @@ class FillSlots {
 
   /// Leases a slot for a shard that is restored, rebuilt or built. When no slot is free, frees one
   /// as SaveSlots::BeginSave does and adds it to `freed`. For a parity shard, an older parity
-  /// version that is not committed at peer may be freed as well. The version need not be newer than
-  /// the saved ones. ResourceExhausted: no slot is free.
+  /// version that is not committed at peer may be freed as well, unless it is of another life and
+  /// not on disk yet. The version need not be newer than the saved ones. ResourceExhausted: no slot
+  /// is free.
   Result<uint32_t> LeaseToFill(VersionId version, uint32_t world, uint64_t image_bytes,
                                std::vector<FreedSlot>* freed);
   Status SealRestored(uint32_t slot, const ShardSeal& seal);

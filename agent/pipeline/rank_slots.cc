@@ -44,6 +44,7 @@ void RankSlots::SetLife(LifeId life, LifeId unlabeled) {
     if (entry.phase != SlotTable::Phase::kSealed || table_.IsOfOtherLife(entry)) continue;
     table_.newest_sealed = std::max(table_.newest_sealed, entry.version);
   }
+  table_.ChoosePeerVersion();
   table_.changed.NotifyAll();
 }
 

@@ -45,6 +45,8 @@ std::vector<uint32_t> SlotTable::Freeable(VersionId for_restore) const {
   if (!freeable.empty() || job() == nullptr || !IsParity(segment.owner().rank)) return freeable;
   for (const SlotInfo& slot : slots) {
     if (slot.state != SlotState::kSealed || slot.in_use || slot.held) continue;
+    // An operator may adopt the version of another life. Its parity stays until it is on disk.
+    if (slot.other_life && !slot.disk_done) continue;
     if (slot.version >= for_restore || slot.version == job()->committed[Tier::kPeer]) continue;
     freeable.push_back(slot.slot);
   }
@@ -190,7 +192,10 @@ void SlotTable::ChoosePeerVersion() {
   for (const Entry& entry : entries) {
     const bool sealed = entry.phase == Phase::kSealed && entry.verified && !entry.discard;
     const bool copying = entry.IsSaving();
-    if ((!sealed && !copying) || !IsEligibleForPeers(entry.version)) continue;
+    // The incarnation of another life may have the number of one of this life.
+    if ((!sealed && !copying) || IsOfOtherLife(entry) || !IsEligibleForPeers(entry.version)) {
+      continue;
+    }
     if (!first || entry.version < *first) first = entry.version;
   }
   if (first == peer_version) return;

@@ -19,9 +19,14 @@ constexpr uint64_t kIncarnationMax = uint64_t{1} << 48;
 
 /// Creates the version of `report`, which is the first report of it. A version that can never be
 /// committed is created as aborted, or as removing if the replica is on disk. Returns nullptr for a
-/// replica in memory that its agent frees after a newer commit anyway.
-VersionState* AdmitNew(const StoredReplica& report, Job& job) {
+/// replica in memory that its agent frees after a newer commit anyway, and for a version of an
+/// incarnation of another life, which only an adoption creates.
+VersionState* AdmitNew(Context& context, NodeIndex node, const StoredReplica& report, Job& job) {
   if (!IsDead(job, report.identity.version)) {
+    if (IsOfOtherLife(context, job.lineages.at(report.identity.version.incarnation))) {
+      QuarantineReplica(context, node, report);
+      return nullptr;
+    }
     return &CreateVersion(job, report.identity.version, report.identity.world, Phase::kPending);
   }
   // The version has no record any more, although it may have been committed once. A replica on disk
@@ -106,7 +111,7 @@ VersionState* AdmitReplica(Context& context, NodeIndex node, const StoredReplica
   }
   if (IsParity(report.identity.rank) && !AdmitParity(context, node, report, job)) return nullptr;
   auto found = job.versions.find(report.identity.version);
-  if (found == job.versions.end()) return AdmitNew(report, job);
+  if (found == job.versions.end()) return AdmitNew(context, node, report, job);
   const RankShard& known = *found->second.Shard(report.identity.rank);
   if (known.known && known.digest != report.digest) {
     RecordFinding(
@@ -290,7 +295,7 @@ void OnReplicaFailed(Context& context, NodeIndex node, const FailedReplica& fail
   Job& job = found->second;
   const ShardKey key{job.name, failed.key.version, failed.key.rank};
   auto lineage = job.lineages.find(failed.key.version.incarnation);
-  if (lineage == job.lineages.end()) return;
+  if (lineage == job.lineages.end() || IsOfOtherLife(context, lineage->second)) return;
   const bool parity = IsParity(failed.key.rank);
   if (parity ? !IsPlannedNode(context, node, key, job)
              : failed.key.rank.value >= lineage->second.world)

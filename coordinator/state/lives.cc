@@ -47,6 +47,10 @@ bool CountsInThisLife(const ReadContext& context, const StoredReplica& report) {
   return shards[index].digest == report.digest;
 }
 
+bool IsOfOtherLife(const ReadContext& context, const LineageRecord& lineage) {
+  return lineage.life.value != 0 && lineage.life != context.options.life;
+}
+
 void QuarantineReplica(Context& context, NodeIndex node, const StoredReplica& report) {
   context.cluster.nodes[node].other_lives.insert_or_assign({report.identity.key(), report.tier},
                                                            report);

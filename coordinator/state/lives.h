@@ -23,6 +23,11 @@ std::vector<StoredReplica> AssignLife(const ReadContext& context,
 /// its bytes are the committed ones.
 bool CountsInThisLife(const ReadContext& context, const StoredReplica& report);
 
+/// Whether another life of the store opened the incarnation. This life then creates no version of
+/// the incarnation but by adoption: its agents ended the trainers when the life changed. Failures
+/// that they reported before, or report late, must not stand for versions that can be adopted.
+bool IsOfOtherLife(const ReadContext& context, const LineageRecord& lineage);
+
 /// Records the replica as quarantined.
 void QuarantineReplica(Context& context, NodeIndex node, const StoredReplica& report);
 

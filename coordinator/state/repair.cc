@@ -169,11 +169,12 @@ void OnRepaired(Context& context, Job& job, const PendingPrepare& pending,
   repair.request = 0;
   // Retention keeps versions that other nodes copy.
   if (job.groups_of(pending.version.incarnation) == nullptr) job.retention_due = true;
-  if (prepared.outcome.ok()) return;
-  repair.failure = prepared.outcome.message();
+  // A node reports the replica before the outcome. If the repair is still listed after a success,
+  // the replica does not count yet, and another one at once would not count either.
+  repair.failure = prepared.outcome.ok() ? "" : prepared.outcome.message();
   repair.not_before =
       context.at.now + kRetryFirst * (1U << std::min(repair.attempts, kRetryDoublings));
-  if (++repair.attempts != kAttemptsQuiet) return;
+  if (++repair.attempts != kAttemptsQuiet || prepared.outcome.ok()) return;
   RecordFinding(context, job.name, pending.target,
                 Status(prepared.outcome.code(),
                        fmt::format("{} is still missing at {}: {}",

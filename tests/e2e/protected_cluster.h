@@ -27,7 +27,9 @@ class ProtectedCluster : public ::testing::Test {
   void SetUp() override {
     options_.root = MakeTempDir("hfp").value();
     options_.arena_bytes = 64ULL << 20;
-    if (std::getenv("HOLDFAST_KEEP") != nullptr) options_.agent_settings = {"log_level=debug"};
+    if (std::getenv("HOLDFAST_KEEP") != nullptr) {
+      options_.agent_settings = options_.coordinator_settings = {"log_level=debug"};
+    }
     options_.disk_every = 1'000'000;  // so that restores come from memory
   }
   void TearDown() override {

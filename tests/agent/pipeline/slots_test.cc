@@ -111,6 +111,58 @@ TEST_F(RankSlotsTest, TheSignalIsRaisedOnceForEachVersionToProtect) {
   EXPECT_EQ(signal_.count(), 2U);
 }
 
+// The store was replaced by a backup of itself, which has the incarnation. The nodes build no
+// parity for versions of the earlier life: the coordinator does not count them.
+TEST_F(RankSlotsTest, AVersionOfAnotherLifeNeedsNoParity) {
+  job_.group = *GroupPlan::Make(
+      {{"node-0", "", 0, {{Rank{0}, 4096}}}, {"node-1", "", 1, {{Rank{1}, 4096}}}}, 1);
+  slots_->SetLife(LifeId{1}, LifeId{1});
+  slots_->SetJobState(job_);
+  Save(2);
+  ASSERT_TRUE(slots_->peers().NextForPeers());
+  slots_->SetLife(LifeId{2}, LifeId{1});
+  EXPECT_FALSE(slots_->peers().NextForPeers());
+  slots_->SetJobState(job_);
+  EXPECT_FALSE(slots_->peers().NextForPeers());
+  Save(4);
+  EXPECT_EQ(slots_->peers().NextForPeers()->version, At(4));
+}
+
+TEST_F(RankSlotsTest, ParityOfAnotherLifeStaysUntilItIsOnDisk) {
+  SegmentShape shape;
+  shape.id = 2;
+  shape.owner = {"job", ParityRank(0), 0};
+  shape.slots = 2;
+  shape.slot_bytes = 2 << 20;
+  const auto segment = MappedSegment::Create(shape).value();
+  RankSlots parity(*segment, 1, 1, signal_);
+  parity.SetLife(LifeId{1}, LifeId{1});
+  parity.SetJobState(job_);
+  std::vector<FreedSlot> freed;
+  const auto build = [&](uint64_t step) -> Status {
+    const auto slot = parity.fills().LeaseToFill(At(step), 1, kImageBytes, &freed);
+    if (!slot) return slot.error();
+    ShardSeal seal = SealOf(At(step));
+    seal.identity.rank = ParityRank(0);
+    seal.life = parity.life();
+    return parity.fills().SealBuilt(*slot, seal);
+  };
+  ASSERT_TRUE(build(2).ok());
+  ASSERT_TRUE(build(3).ok());
+  parity.SetLife(LifeId{2}, LifeId{1});
+  job_.incarnation = Incarnation{2};  // of the new life
+  parity.SetJobState(job_);
+  EXPECT_EQ(build(10).code(), ErrorCode::kResourceExhausted);
+  EXPECT_TRUE(freed.empty());
+  EXPECT_TRUE(parity.view().Has(At(2)));
+  const auto to_disk = parity.disk().TakeDisk();
+  ASSERT_TRUE(to_disk);
+  parity.disk().FinishDisk(*to_disk, /*given_up=*/false);
+  EXPECT_TRUE(build(10).ok());
+  ASSERT_EQ(freed.size(), 1U);
+  EXPECT_EQ(freed[0].version, to_disk->identity.version);
+}
+
 TEST_F(RankSlotsTest, AFlushLastsUntilTheCommittedVersionIsWritten) {
   Save(1);
   job_.target_step[Tier::kDisk] = Step{100};  // nothing is due on disk

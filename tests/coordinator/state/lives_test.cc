@@ -240,6 +240,70 @@ TEST_F(LivesTest, VersionsFromAfterTheBackupAreAdopted) {
   EXPECT_THAT(Adopt(late, false)[0].why_not, testing::HasSubstr("restored an older version"));
 }
 
+// An agent may have failures to report when the store is replaced, or reports them late: a save
+// that the change of the life ended, a write to disk that a newer one replaced, parity that was not
+// made.
+TEST_F(LivesTest, FailuresOfAnotherLifeDoNotPreventAdoption) {
+  StateOptions before = GroupsOf(2, 1);
+  before.life = kA;
+  StateOptions after = before;
+  after.life = kB;
+  Harness h(before);
+  h.peers = true;
+  h.Attach("n1");
+  h.Attach("n2");
+  ASSERT_TRUE(h.Join("n1", "one", 0, 2).outcome.ok());
+  ASSERT_TRUE(h.Join("n2", "one", 1, 2).outcome.ok());
+  const auto hold = [&](VersionId version) {
+    h.Hold("n1", {Of(kA, H(version, 0, Tier::kDisk))});
+    h.Hold("n2", {Of(kA, H(version, 1, Tier::kDisk))});
+  };
+  hold(V(1, 1));
+  h.Restart(after);
+  std::vector<StoredReplica> first;
+  std::vector<StoredReplica> second;
+  for (uint64_t step = 1; step <= 4; ++step) {
+    first.push_back(Of(kA, H(V(1, step), 0, Tier::kDisk)));
+    second.push_back(Of(kA, H(V(1, step), 1, Tier::kDisk)));
+  }
+  h.Attach("n1", first);
+  h.Attach("n2", second);
+  h.ReportFailed("n1", V(1, 2), 0, Tier::kDisk);
+  h.ReportFailed("n2", V(1, 3), 1, Tier::kMemory);
+  h.ReportFailedParity("n1", V(1, 4), 0, Tier::kPeer);
+  EXPECT_THAT(h.Stored(), testing::ElementsAre(V(1, 1)));
+  for (const AdoptedVersion& one : Adopt(h, false)) {
+    EXPECT_EQ(one.why_not, "") << ToString(one.version);
+  }
+  EXPECT_THAT(h.Stored(), testing::ElementsAre(V(1, 1), V(1, 2), V(1, 3), V(1, 4)));
+  // A failure that comes after the adoption changes nothing, and a next start restores the newest.
+  h.ReportFailed("n1", V(1, 4), 0, Tier::kDisk);
+  h.ReportFailed("n1", V(1, 5), 0, Tier::kMemory);
+  EXPECT_THAT(h.Stored(), testing::ElementsAre(V(1, 1), V(1, 2), V(1, 3), V(1, 4)));
+  EXPECT_EQ(h.Job().restorable, V(1, 4));
+}
+
+// Parity that an agent builds in this life for a quarantined version makes no version either.
+TEST_F(LivesTest, ParityOfThisLifeDoesNotPreventTheAdoptionOfItsVersion) {
+  StateOptions options = GroupsOf(2, 1);
+  options.life = kA;
+  Harness h(options);
+  h.peers = true;
+  h.Attach("n1");
+  h.Attach("n2");
+  ASSERT_TRUE(h.Join("n1", "one", 0, 2).outcome.ok());
+  ASSERT_TRUE(h.Join("n2", "one", 1, 2).outcome.ok());
+  options.life = kB;
+  h.Restart(options);
+  h.Attach("n1", {Of(kA, H(V(1, 2), 0, Tier::kDisk))});
+  h.Attach("n2", {Of(kA, H(V(1, 2), 1, Tier::kDisk))});
+  h.Hold("n1", {Of(kB, H(V(1, 2), ParityRank(0).value, Tier::kMemory))});
+  for (const AdoptedVersion& one : Adopt(h, false)) {
+    EXPECT_EQ(one.why_not, "") << ToString(one.version);
+  }
+  EXPECT_THAT(h.Stored(), testing::ElementsAre(V(1, 2)));
+}
+
 // The job started again before its versions were adopted. Its new versions stay the newest, and
 // retention and restarts keep the adopted one.
 TEST_F(LivesTest, AnAdoptedVersionIsKeptIfTheJobHasStartedAgainBefore) {

@@ -66,6 +66,30 @@ TEST_F(RepairModule, AFailedRepairPausesLongerEachTime) {
   }
 }
 
+// The node has the shard, and its report does not count, as that of parity of another life whose
+// group is not described yet. The repair would be sent again with each report.
+TEST_F(RepairModule, ARepairWhoseReplicaDoesNotCountPauses) {
+  Version().RemoveReplica(Rank{1}, {1, Tier::kDisk});
+  for (const int seconds : {1, 2}) {
+    AdvanceRepairs(context, job());
+    const size_t sent = SentTo<PrepareShard>(1).size();
+    const uint64_t request = SentTo<PrepareShard>(1).back().request;
+    OnRepaired(context, job(), *TakePrepare(context, 1, request), {request, Status::Ok()});
+    Pass(std::chrono::seconds(seconds) - std::chrono::milliseconds(1));
+    AdvanceRepairs(context, job());
+    EXPECT_EQ(SentTo<PrepareShard>(1).size(), sent);
+    Pass(std::chrono::milliseconds(1));
+  }
+  AdvanceRepairs(context, job());
+  EXPECT_EQ(SentTo<PrepareShard>(1).size(), 3U);
+  // Once the replica counts, the next repair of the shard is not delayed.
+  Version().AddReplica(Rank{1}, {1, Tier::kDisk});
+  AdvanceRepairs(context, job());
+  Version().RemoveReplica(Rank{1}, {1, Tier::kDisk});
+  AdvanceRepairs(context, job());
+  EXPECT_EQ(SentTo<PrepareShard>(1).size(), 4U);
+}
+
 TEST_F(RepairModule, ARestoreComesFirst) {
   Version().RemoveReplica(Rank{1}, {1, Tier::kDisk});
   job().plan.waiters.push_back({7, Rank{0}, context.at.now});
