@@ -41,6 +41,9 @@ PARTS = [
     ("lost-nodes", "all 36 sets of lost nodes of a group of 8 that survives 2",
      "deploy/test.sh --build && HOLDFAST_BIN_DIR=build/test/bin HOLDFAST_GROUP=8,2,1 timeout 7200 "
      "build/test/tests/peer_test"),
+    ("departures", "a node of a job is stopped at 20 random times, and loses at most one step each time",
+     "deploy/test.sh --build && HOLDFAST_BIN_DIR=build/test/bin HOLDFAST_PHASES=20 timeout 1800 "
+     "build/test/tests/departure_test --gtest_filter=GraceTest.ANodeThatIsStoppedAtAnyTimeLosesAtMostOneStep"),
     ("fuzz", "each fuzzer for ten minutes, starting from its corpus", "deploy/fuzz.sh"),
     ("tsan", "all tests under ThreadSanitizer, including both servers", "deploy/test.sh --tsan"),
     ("asan", "all tests under ASan and UBSan", "deploy/test.sh --asan"),

@@ -172,7 +172,7 @@ class AllTest(Folder):
         listed = subprocess.run([sys.executable, "-B", str(ROOT / "deploy/all.py"), "--list"], capture_output=True,
                                 text=True, check=True).stdout
         for name in ("default", "frameworks", "slow-links", "drills", "torn-snapshots", "healthy-training",
-                     "network-faults", "lost-nodes", "fuzz", "tsan", "asan", "lint", "mutation"):
+                     "network-faults", "lost-nodes", "departures", "fuzz", "tsan", "asan", "lint", "mutation"):
             self.assertRegex(listed, rf"(?m)^{name} ")
 
 

@@ -199,7 +199,7 @@ class LifeTest(unittest.TestCase):
         shutil.copy(BUILD / "bin" / "holdfast-charlm", CHROOT / "test")
         shutil.copy(ROOT / "LICENSE", CHROOT / "test" / "text")
         self.start("/usr/bin/holdfast-keeper", "--run-dir", "/run/holdfast")
-        self.start("/usr/bin/holdfast-coordinator", "--config", "/etc/holdfast/coordinator.toml")
+        coordinator = self.start("/usr/bin/holdfast-coordinator", "--config", "/etc/holdfast/coordinator.toml")
         agent = self.start_agent()
         self.await_output("node-1", "holdfast", "--endpoint", "unix:/run/holdfast/coordinator.sock", "nodes")
         (CHROOT / "test/rendezvous").mkdir()
@@ -219,6 +219,10 @@ class LifeTest(unittest.TestCase):
         self.assertEqual(trainer.wait(120), 0, "the trainer ends normally")
         self.assertEqual(self.newest_step(), 600, "the last step is committed")
         # The coordinator is replaced in the same manner.
+        self.stop(coordinator)
+        self.start("/usr/bin/holdfast-coordinator", "--config", "/etc/holdfast/coordinator.toml")
+        self.await_output(r"node-1 +up", "holdfast", "--endpoint", "unix:/run/holdfast/coordinator.sock", "nodes")
+        self.assertEqual(self.newest_step(), 600)
         inside("holdfast", "--endpoint", "unix:/run/holdfast/coordinator.sock", "verify", "job")
         for process in reversed(self.processes):
             self.stop(process)
