@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
+#include "coordinator/state/commit.h"
 #include "coordinator/state/survivability.h"
 #include "coordinator/state/versions.h"
 
@@ -53,6 +55,28 @@ bool LacksPeerTier(const Job& job, const VersionState& version) {
   }
   return true;
 }
+
+/// Sets the peer target back to the version. The members get the job state before the directives of
+/// the flush, which are delayed. Replies to earlier directives confirm nothing.
+void BeginPeerFlush(Job& job, VersionId version) {
+  std::erase_if(job.repairs, [version](const auto& entry) {
+    const RepairKey& key = entry.first;
+    return key.version == version && IsParity(key.rank) && key.tier == Tier::kMemory;
+  });
+  job.peer_flush = {version, {}};
+  job.targets[Tier::kPeer].Restart(version.step);
+  job.job_state_changed = true;
+}
+
+/// Lets the peers take the next version, if the flush has not committed its own.
+void EndPeerFlush(Job& job) {
+  const VersionId version = std::exchange(job.peer_flush, {}).version;
+  if (version.incarnation != job.incarnation) return;
+  if (job.targets[Tier::kPeer].step() != version.step) return;
+  job.targets[Tier::kPeer].Restart(Step{version.step.value + 1});
+  job.job_state_changed = true;
+}
+
 /// Whether every rank still has the version, in memory or on disk, and no write of it has failed.
 bool CanReachDisk(const Job& job, VersionId id) {
   const auto found = job.versions.find(id);
@@ -97,11 +121,24 @@ VersionState* VersionToFlush(const ReadContext& context, Job& job) {
   return IsQuiet(context, job, newest) ? &version : nullptr;
 }
 
+void OnParityKept(Context& context, Job& job, VersionId version, uint32_t number) {
+  if (job.peer_flush.version != version) return;
+  const auto found = job.versions.find(version);
+  if (found == job.versions.end()) return;
+  job.peer_flush.kept.insert(number);
+  CommitAtPeer(context, job, found->second);
+}
+
 void PlanFlush(Context& context, Job& job, std::map<RepairKey, Repair>& missing) {
   VersionState* version = VersionToFlush(context, job);
+  if (job.peer_flush.version.incarnation.value != 0 &&
+      (version == nullptr || version->id != job.peer_flush.version)) {
+    EndPeerFlush(job);
+  }
   if (version == nullptr) return;
   // The node may already be writing the shard.
-  const auto not_before = context.at.now + context.options.flush_after;
+  const auto not_before =
+      context.at.now + std::max<Clock::Duration>(context.options.flush_after, Clock::Duration(1));
   const auto want = [&](NodeIndex node, Rank rank, Tier tier) {
     Repair repair;
     repair.target = node;
@@ -133,8 +170,14 @@ void PlanFlush(Context& context, Job& job, std::map<RepairKey, Repair>& missing)
   if (!LacksPeerTier(job, *version)) return;
   retry(Tier::kPeer);
   const GroupIndex& groups = *job.groups_of(version->id.incarnation);
+  const bool passed =
+      job.phase == JobPhase::kRunning && version->id.step < job.targets[Tier::kPeer].step();
+  if (passed) BeginPeerFlush(job, version->id);
+  const bool confirm = job.peer_flush.version == version->id;
   for (uint32_t number = 0; number < groups.members.size(); ++number) {
-    if (HasParity(job, *version, number, TierBit(Tier::kMemory))) continue;
+    const bool has = HasParity(job, *version, number, TierBit(Tier::kMemory));
+    if (!has) job.peer_flush.kept.erase(number);
+    if (has && (!confirm || job.peer_flush.kept.contains(number))) continue;
     const NodeIndex node = groups.members[number].node;
     if (context.cluster.nodes[node].attached) want(node, ParityRank(number), Tier::kMemory);
   }

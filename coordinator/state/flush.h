@@ -13,6 +13,11 @@
 // peer. Tiers that failed before are tried again. While the disks write another version, the flush
 // waits for it, but only for a limited time.
 //
+// If the peer target of a running job has passed the version, nodes may free its parity for the
+// next save, while others report theirs. The target then returns to the version first, and each
+// member confirms that it has the parity, also one that had reported it. The version is committed
+// at peer when all have confirmed. A newer version ends the flush, and the target goes on.
+//
 // Departure: when the agent of a node of a running job is about to end, all ranks write one version
 // to disk at once, since a version counts there only if every rank has written the same step. The
 // coordinator names the newest version that is committed in memory. It names the next one when this
@@ -29,6 +34,9 @@ void AdvanceDeparture(const ReadContext& context, Job& job);
 /// Returns the newest committed version if it is not at every tier and no newer one follows, else
 /// nullptr.
 VersionState* VersionToFlush(const ReadContext& context, Job& job);
+
+/// Records that the member keeps its parity of the version, and commits the version if all do.
+void OnParityKept(Context& context, Job& job, VersionId version, uint32_t number);
 
 /// Adds to `missing` the shards that a flush of the newest version still has to write: ranks'
 /// shards on disk, and parity in memory.

@@ -161,6 +161,9 @@ void OnRepaired(Context& context, Job& job, const PendingPrepare& pending,
   if (found == job.repairs.end() || found->second.request != prepared.request) return;
   Repair& repair = found->second;
   repair.request = 0;
+  if (prepared.outcome.ok() && IsParity(pending.rank) && pending.into == Tier::kMemory) {
+    OnParityKept(context, job, pending.version, ParityNode(pending.rank));
+  }
   // A node reports the replica before the outcome. If the repair is still listed after a success,
   // the replica does not count yet, and another one at once would not count either.
   repair.failure = prepared.outcome.ok() ? "" : prepared.outcome.message();
