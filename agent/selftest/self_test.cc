@@ -32,9 +32,12 @@ std::vector<CheckResult> RunSelfTest(const SelfTestOptions& options) {
     results.push_back(std::move(result));
     if (options.progress) options.progress(results.back());
   };
-  add(CheckCpu(options.cpu));
-  add(CheckMemory(options.memory));
-  for (const std::string& path : options.data_dirs) add(CheckDirectory(path, options.disk));
+  const auto go_on = [&] { return !options.cancelled || !options.cancelled(); };
+  if (go_on()) add(CheckCpu(options.cpu));
+  if (go_on()) add(CheckMemory(options.memory));
+  for (const std::string& path : options.data_dirs) {
+    if (go_on()) add(CheckDirectory(path, options.disk));
+  }
   return results;
 }
 

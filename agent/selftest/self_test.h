@@ -21,6 +21,8 @@ struct SelfTestOptions {
   std::vector<std::string> data_dirs;  // existing folders; empty: no disk is tested
   /// Called after each part with its result.
   std::function<void(const CheckResult& result)> progress;
+  /// Called before each part; true: the remaining parts are not tested, and have no result.
+  std::function<bool()> cancelled;
 };
 
 /// Runs all checks and returns one result per part. A part that could not be tested is kNotTested.

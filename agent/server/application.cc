@@ -24,6 +24,7 @@
 #include "agent/server/grpc_link.h"
 #include "agent/server/host_warnings.h"
 #include "agent/server/metrics.h"
+#include "agent/server/self_tester.h"
 #include "agent/server/telemetry_sender.h"
 #include "agent/telemetry/gpu_watch.h"
 #include "agent/workers/manager.h"
@@ -112,6 +113,18 @@ uint32_t DiskFreePercent(const std::vector<std::string>& dirs) {
   return static_cast<uint32_t>(least);
 }
 
+/// The self-test before the node leaves quarantine. It is smaller than that of `holdfast doctor`,
+/// since the agent and trainers of other jobs still use the node.
+selftest::SelfTestOptions SelfTestOf(const std::vector<std::string>& data_dirs) {
+  selftest::SelfTestOptions options;
+  options.memory.bytes = uint64_t{256} << 20U;
+  options.memory.seconds = 2;
+  options.disk.bytes = uint64_t{64} << 20U;
+  options.disk.seconds = 4;
+  options.data_dirs = data_dirs;
+  return options;
+}
+
 class AgentApplication final : public Application {
  public:
   AgentApplication(const AgentConfig& config, const ServiceManager& manager,
@@ -148,6 +161,7 @@ class AgentApplication final : public Application {
   PerTier<TierStore*> shared_tiers_{};
   std::unique_ptr<TierStore> remote_;
   std::unique_ptr<Arena> arena_;
+  std::unique_ptr<SelfTester> self_tester_;
   std::unique_ptr<GrpcCoordinatorLink> link_;
   std::unique_ptr<WorkerManager> workers_;
   std::atomic<uint64_t> peer_received_bytes_{0};
@@ -273,6 +287,8 @@ Status AgentApplication::Open() {
     link.set_workers = [this](SetWorkers wanted) { workers_->SetWanted(std::move(wanted)); };
   }
   link.owners = &owners_;
+  self_tester_ = std::make_unique<SelfTester>(SelfTestOf(config_.data_dirs));
+  link.self_tester = self_tester_.get();
   link_ = std::make_unique<GrpcCoordinatorLink>(std::move(link), std::move(coordinators));
   const PeerTlsFiles peer_tls{config_.tls.ca, config_.tls.cert, config_.tls.key};
   TcpTransportOptions transport =

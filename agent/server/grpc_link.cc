@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "agent/server/self_tester.h"
 #include "base/clock.h"
 #include "base/crash_point.h"
 #include "base/log.h"
@@ -484,6 +485,12 @@ Status GrpcCoordinatorLink::SendBatch(const ReportBatch& batch) {
   request.set_disk_free_percent(options_.disk_free_percent());
   request.set_departing(departing_.load());
   AddWorkers(&request);
+  if (options_.self_tester != nullptr) {
+    request.set_self_tests(true);
+    if (auto result = options_.self_tester->result()) {
+      *request.mutable_self_test() = *std::move(result);
+    }
+  }
 
   grpc::ClientContext context;
   context.set_deadline(After(kReportTimeoutMs));
@@ -500,7 +507,11 @@ Status GrpcCoordinatorLink::SendBatch(const ReportBatch& batch) {
     MutexLock lock(warnings_mutex_);
     if (clock_warning_.Observe(skew)) ReportWarnings();
   }
-  return coord::FromProto(reply.outcome());
+  const Status outcome = coord::FromProto(reply.outcome());
+  if (outcome.ok() && options_.self_tester != nullptr) {
+    options_.self_tester->Request(reply.self_test());
+  }
+  return outcome;
 }
 
 Result<pb::ObserveReply> GrpcCoordinatorLink::Observe(pb::ObserveRequest request) {

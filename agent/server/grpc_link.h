@@ -24,6 +24,8 @@
 
 namespace holdfast::agent {
 
+class SelfTester;
+
 struct GrpcLinkOptions {
   std::string cluster;
   std::string node;
@@ -42,6 +44,8 @@ struct GrpcLinkOptions {
   std::function<void(SetWorkers)> set_workers;
   /// Gets the owners of the node's jobs as the coordinator reports them; may be null.
   coord::JobOwners* owners = nullptr;
+  /// Runs the self-tests that replies of the coordinator name; may be null.
+  SelfTester* self_tester = nullptr;
   /// The life of the coordinator's store and its highest epoch that this agent saw before this
   /// start.
   SeenLife seen;

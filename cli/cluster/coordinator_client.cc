@@ -268,11 +268,13 @@ Result<coordinator::GetDrainReply> CoordinatorClient::GetDrain(const std::string
   return Call(&Coordinator::Stub::GetDrain, request);
 }
 
-Status CoordinatorClient::Quarantine(const std::string& node, bool set, const std::string& why) {
+Status CoordinatorClient::Quarantine(const std::string& node, bool set, const std::string& why,
+                                     bool untested) {
   coordinator::QuarantineRequest request;
   request.set_node(node);
   request.set_set(set);
   request.set_why(why);
+  request.set_untested(untested);
   auto reply = Call(&Coordinator::Stub::Quarantine, request);
   return reply ? Status::Ok() : reply.error();
 }

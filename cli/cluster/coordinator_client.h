@@ -67,7 +67,8 @@ class CoordinatorClient {
   Status Drain(const std::string& node, bool set, const std::string& why, bool move_runs);
   /// Returns whether the node can be stopped without the loss of a version.
   Result<coordinator::GetDrainReply> GetDrain(const std::string& node);
-  Status Quarantine(const std::string& node, bool set, const std::string& why);
+  /// `untested`: releases the node without its self-test.
+  Status Quarantine(const std::string& node, bool set, const std::string& why, bool untested);
 
   /// Returns the named job, or all jobs when `job` is empty.
   Result<std::vector<std::string>> Jobs(const std::string& job);

@@ -23,7 +23,9 @@ using view::HealthLevel;
 constexpr const char* kNodesFooter = R"(
 GROUP is a parity group of a running job. MEMBER is the node's index in the group, from 0, and the
 group's size. SEGMENTS is data+parity of a stripe: the group survives the loss of as many nodes as
-it has parity segments. A node with ranks of several jobs has a line for each job.
+it has parity segments. A node with ranks of several jobs has a line for each job. BLAMED is the
+number of jobs with an incident in the last week that names the node and at most one other: a free
+place of a run goes to the node that the fewest jobs blame.
 
 Examples:
   holdfast nodes                      every node
@@ -31,6 +33,7 @@ Examples:
   holdfast nodes -o json | jq -r '.nodes[] | select(.health != "HOLDFAST_OK") | .node'
 )";
 
+using coordinator::GetRunsReply;
 using coordinator::NodeStatus;
 using FindingsByNode = std::map<std::string, std::vector<Finding>>;
 
@@ -83,6 +86,7 @@ class NodesCommand : public Command {
  private:
   Result<ExitCode> Frame(Context& context, CoordinatorClient& client) {
     HOLDFAST_ASSIGN_OR_RETURN(const auto status, client.GetStatus(""));
+    HOLDFAST_ASSIGN_OR_RETURN(const auto runs, client.GetRuns(""));
     const int64_t now = context.clock.WallNanos();
     FindingsByNode findings = ByNode(status, now);
     std::vector<const NodeStatus*> nodes;
@@ -98,21 +102,21 @@ class NodesCommand : public Command {
           NotFoundError("there is no node '" + node_ + "': none of this name has attached"));
     }
     if (context.output.json()) {
-      WriteJson(context.output, nodes, findings, now);
+      WriteJson(context.output, nodes, runs, findings, now);
     } else {
-      WriteText(context.output, nodes, findings, now);
+      WriteText(context.output, nodes, runs, findings, now);
     }
     return WorstLevel(shown) == HealthLevel::kOk ? ExitCode::kOk : ExitCode::kFinding;
   }
 
   static void WriteJson(Output& output, const std::vector<const NodeStatus*>& nodes,
-                        FindingsByNode& findings, int64_t now) {
+                        const GetRunsReply& runs, FindingsByNode& findings, int64_t now) {
     Json list = Json::array();
     for (const NodeStatus* node : nodes) {
       const std::vector<Finding>& its = findings[node->node()];
       Json codes = Json::array();
       for (const Finding& finding : its) codes.push_back(finding.code);
-      Json one = view::NodeJson(*node);
+      Json one = view::NodeJson(*node, view::BlamedBy(runs, node->node()));
       one["health"] = NameOf(WorstLevel(its));
       one["codes"] = codes;
       list.push_back(std::move(one));
@@ -121,11 +125,12 @@ class NodesCommand : public Command {
   }
 
   static void WriteText(Output& output, const std::vector<const NodeStatus*>& nodes,
-                        FindingsByNode& findings, int64_t now) {
-    std::vector<Column> columns = {
-        {"NODE", false, true},   {"STATE", false, false},   {"GROUP", false, true},
-        {"MEMBER", true, false}, {"SEGMENTS", true, false}, {"MEMORY", true, false},
-        {"PARITY", true, false}, {"DISK", true, false},     {"HEALTH", false, true}};
+                        const GetRunsReply& runs, FindingsByNode& findings, int64_t now) {
+    std::vector<Column> columns = {{"NODE", false, true},     {"STATE", false, false},
+                                   {"GROUP", false, true},    {"MEMBER", true, false},
+                                   {"SEGMENTS", true, false}, {"MEMORY", true, false},
+                                   {"PARITY", true, false},   {"DISK", true, false},
+                                   {"BLAMED", true, false},   {"HEALTH", false, true}};
     if (output.wide()) {
       columns.insert(columns.end(), {{"FREE", true, false},
                                      {"SEEN", true, false},
@@ -134,7 +139,10 @@ class NodesCommand : public Command {
                                      {"PEER ADDRESS", false, true}});
     }
     Table table(columns);
-    for (const NodeStatus* node : nodes) AddRows(table, *node, findings[node->node()], output, now);
+    for (const NodeStatus* node : nodes) {
+      AddRows(table, *node, view::BlamedBy(runs, node->node()), findings[node->node()], output,
+              now);
+    }
     if (table.empty()) {
       output.Write("no node has attached yet\n");
     } else {
@@ -144,8 +152,8 @@ class NodesCommand : public Command {
 
   /// Adds a row for each membership. Only the first row has the values that do not depend on the
   /// job.
-  static void AddRows(Table& table, const NodeStatus& node, const std::vector<Finding>& findings,
-                      const Output& output, int64_t now) {
+  static void AddRows(Table& table, const NodeStatus& node, uint32_t blamed_by,
+                      const std::vector<Finding>& findings, const Output& output, int64_t now) {
     std::vector<Cell> row = {{node.node()}, StateCell(node)};
     const std::vector<Cell> membership = node.memberships().empty()
                                              ? std::vector<Cell>{{"-"}, {"-"}, {"-"}}
@@ -154,6 +162,7 @@ class NodesCommand : public Command {
     row.insert(row.end(), {{FormatBytes(node.held_memory_bytes())},
                            {FormatBytes(node.held_parity_bytes())},
                            {FormatBytes(node.held_disk_bytes())},
+                           {std::to_string(blamed_by), blamed_by > 1 ? Tone::kWarn : Tone::kPlain},
                            HealthCell(findings, output.wide())});
     if (output.wide()) {
       row.insert(row.end(), {{node.alive() ? fmt::format("{}%", node.disk_free_percent()) : "-"},

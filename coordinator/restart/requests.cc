@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "coordinator/restart/gpus.h"
 #include "coordinator/restart/launch.h"
+#include "coordinator/restart/self_tests.h"
 
 namespace holdfast::coord {
 
@@ -82,13 +82,16 @@ void ChangeQuarantine(RunContext& context, const QuarantineRequested& event) {
     return Answer(context, event.request,
                   NotFoundError(fmt::format("no node '{}' has ever attached", event.node)));
   }
+  context.table.self_tests.erase(event.node);
+  const bool out =
+      context.table.quarantine.contains(event.node) || context.table.suspects.contains(event.node);
   if (event.set) {
     QuarantineNode(context, event.node, event.why);
-  } else if (context.table.quarantine.erase(event.node) != 0) {
-    context.effects.emplace_back(EraseQuarantine{event.node});
-    for (auto& [job, run] : context.table.runs) run.strikes.erase(event.node);
+  } else if (event.test && out) {
+    BeginSelfTest(context, event.node);
+  } else {
+    ReleaseNode(context, event.node);
   }
-  if (!event.set) ClearSuspect(context, event.node);
   Answer(context, event.request, Status::Ok());
 }
 

@@ -6,7 +6,8 @@
 //
 // A job has at most one run that has not ended. A stop waits until disk has the newest version that
 // memory had at the request, or until its deadline. A release from quarantine also clears the
-// node's strikes. Any release makes the node no longer suspect.
+// node's strikes. Any release makes the node no longer suspect. The node passes its self-test first
+// (self_tests.h), unless the operator releases it untested.
 
 namespace holdfast::coord {
 
@@ -20,7 +21,7 @@ void StopRun(RunContext& context, const StopRequested& event);
 /// restart of the budget is used, and no incident is opened.
 void MoveRuns(RunContext& context, const std::string& node);
 
-/// Quarantines a node, or releases it.
+/// Quarantines a node, or releases it, at once or after its self-test.
 void ChangeQuarantine(RunContext& context, const QuarantineRequested& event);
 
 }  // namespace holdfast::coord

@@ -30,6 +30,20 @@ struct QuarantineRequested {
   std::string node;
   bool set = true;
   std::string why;
+  bool test = false;  // of a release: the node must pass its self-test first
+};
+
+/// The self-test of a node has ended.
+struct SelfTested {
+  struct Part {
+    std::string part;  // "cpu", "memory", "disk /data0"
+    bool failed = false;
+    std::string what;
+  };
+  std::string node;
+  uint64_t agent_start = 0;
+  uint64_t number = 0;
+  std::vector<Part> parts;  // empty: the agent cannot test the node
 };
 
 /// An operator has handled an incident; the supervisor takes no further action.
@@ -87,7 +101,8 @@ struct GpuFailed {
   std::vector<std::string> jobs;  // jobs with ranks on the node
 };
 
-using RunEvent = std::variant<RunRequested, StopRequested, QuarantineRequested,
-                              AcknowledgeRequested, RestartCommandEnded, FaultDetected, GpuFailed>;
+using RunEvent =
+    std::variant<RunRequested, StopRequested, QuarantineRequested, AcknowledgeRequested,
+                 RestartCommandEnded, FaultDetected, GpuFailed, SelfTested>;
 
 }  // namespace holdfast::coord

@@ -99,6 +99,9 @@ struct RunTable {
   std::map<std::string, QuarantineRecord> quarantine;
   std::map<std::string, DrainRecord> drains;
   std::map<std::string, SuspectRecord> suspects;
+  /// By node: the number of the self-test that precedes the release of the node. Not stored.
+  std::map<std::string, uint64_t> self_tests;
+  uint64_t last_self_test = 0;
   uint64_t next_incident = 1;
   /// The coordinator was paused. Until this time no node is blamed for its silence.
   Clock::TimePoint grace_until;

@@ -10,6 +10,7 @@
 #include "coordinator/restart/progress.h"
 #include "coordinator/restart/requests.h"
 #include "coordinator/restart/runs.h"
+#include "coordinator/restart/self_tests.h"
 #include "coordinator/restart/worker_nodes.h"
 
 namespace holdfast::coord {
@@ -92,6 +93,7 @@ void HandleRequest(RunContext& context, const RestartCommandEnded& event) {
 }
 void HandleRequest(RunContext& context, const FaultDetected& event) { HandleFault(context, event); }
 void HandleRequest(RunContext& context, const GpuFailed& event) { RecordGpuError(context, event); }
+void HandleRequest(RunContext& context, const SelfTested& event) { RecordSelfTest(context, event); }
 
 void Advance(RunContext& context) {
   for (auto& [job, run] : context.table.runs) AdvanceRun(context, run);
@@ -140,6 +142,10 @@ std::vector<QuarantineRecord> Supervisor::Quarantined() const {
   std::vector<QuarantineRecord> list;
   for (const auto& [node, record] : table_.quarantine) list.push_back(record);
   return list;
+}
+
+std::map<std::string, uint32_t> Supervisor::Blamed() const {
+  return BlamedNodes({options_, at_, table_});
 }
 
 std::vector<std::string> Supervisor::Suspects() const {

@@ -30,6 +30,10 @@ class Supervisor {
   /// Returns incidents, newest first. An empty `job` and `id` 0 match all.
   std::vector<IncidentRecord> Incidents(const std::string& job, uint64_t id) const;
   std::vector<QuarantineRecord> Quarantined() const;
+  /// Returns, by node, the number of the self-test that precedes its release.
+  const std::map<std::string, uint64_t>& SelfTests() const { return table_.self_tests; }
+  /// Returns the scores of repeat offenders: BlamedNodes().
+  std::map<std::string, uint32_t> Blamed() const;
   /// Returns the nodes with a GPU that needs a reset or a repair, unless an operator released them.
   std::vector<std::string> Suspects() const;
 

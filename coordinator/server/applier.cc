@@ -462,6 +462,7 @@ void Applier::ApplyBatch(std::vector<Work>& batch) {
   if (status.ok() && !catalog_->Held()) status = LeaseEnded();
   if (status.ok()) {
     owners_.Publish(job_owners_);  // before the replies, on which further calls depend
+    self_tests_.Set(supervisor_->SelfTests());
     Deliver(effects);
     if (MarksOf(effects).commit) HOLDFAST_CRASH_POINT("coordinator.after_publish");
   } else {

@@ -17,6 +17,7 @@
 #include "coordinator/server/attendance.h"
 #include "coordinator/server/owner_table.h"
 #include "coordinator/server/reads.h"
+#include "coordinator/server/self_test_orders.h"
 #include "coordinator/state/state.h"
 #include "coordinator/store/catalog.h"
 
@@ -83,6 +84,8 @@ class Applier {
   /// Describes the violated invariant that stopped the applier; empty while the applier works.
   std::string stopped_why() const { return invariants_.what(); }
   const Attendance& attendance() const { return attendance_; }
+  /// Can be read at any time, from any thread.
+  const SelfTestOrders& self_tests() const { return self_tests_; }
   /// Ends the thread, fails all waiting calls and closes every stream.
   void Stop();
   Epoch epoch() const { return Epoch{epoch_.load()}; }
@@ -141,6 +144,7 @@ class Applier {
   std::atomic<uint64_t> epoch_{0};
   std::atomic<int64_t> batch_began_{0};  // nanoseconds of clock_; 0: between batches
   Attendance attendance_;
+  SelfTestOrders self_tests_;
   JobOwners job_owners_;
 
   Mutex mutex_;

@@ -17,6 +17,7 @@ constexpr size_t kWarningBytesMax = 1024;
 constexpr size_t kRunIdBytesMax = 128;
 constexpr size_t kAddressBytesMax = 256;
 constexpr size_t kLocalRanksMax = 65'536;
+constexpr size_t kTestedPartsMax = 64;
 
 NodeHealth HealthOf(const google::protobuf::RepeatedPtrField<std::string>& warnings,
                     uint32_t disk_free_percent) {
@@ -114,6 +115,22 @@ Result<NodeReported> ReadReport(const pb::ReportRequest& request) {
   HOLDFAST_RETURN_IF_ERROR(ReadWorkers(request.workers(), event.workers));
   HOLDFAST_RETURN_IF_ERROR(ReadRanks(request.ranks(), event.ranks));
   HOLDFAST_RETURN_IF_ERROR(ReadAll(request.wanted(), event.wanted));
+  return event;
+}
+
+std::optional<SelfTested> SelfTestedOf(const pb::ReportRequest& request, uint64_t number) {
+  const bool ended = request.self_test().number() == number;
+  if (number == 0 || (request.self_tests() && !ended)) return std::nullopt;
+  SelfTested event;
+  event.node = request.node();
+  event.agent_start = request.agent_start();
+  event.number = number;
+  if (!request.self_tests()) return event;
+  for (const pb::TestedPart& part : request.self_test().parts()) {
+    if (event.parts.size() == kTestedPartsMax) break;
+    event.parts.push_back({CutText(part.part(), kWarningBytesMax), part.failed(),
+                           CutText(part.what(), kWarningBytesMax)});
+  }
   return event;
 }
 

@@ -1,8 +1,11 @@
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 
 #include "coordinator/api/coordinator.pb.h"
+#include "coordinator/restart/run_events.h"
 #include "coordinator/state/events.h"
 
 namespace holdfast::coord {
@@ -14,6 +17,9 @@ namespace holdfast::coord {
 Result<NodeAttached> ReadAttach(const coordinator::AttachRequest& request,
                                 const std::string& cluster);
 Result<NodeReported> ReadReport(const coordinator::ReportRequest& request);
+/// Returns the result of the self-test with this number if the report has it, or a result without
+/// parts if the agent cannot test its node; nullopt otherwise. `number` 0: no test is due.
+std::optional<SelfTested> SelfTestedOf(const coordinator::ReportRequest& request, uint64_t number);
 Result<RankJoined> ReadJoin(const coordinator::JoinRequest& request);
 
 }  // namespace holdfast::coord

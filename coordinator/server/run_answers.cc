@@ -66,6 +66,12 @@ void FillRuns(const Supervisor& supervisor, const std::string& job, pb::GetRunsR
     node->set_node(record.node);
     node->set_why(record.why);
     node->set_wall_nanos(record.wall_nanos);
+    node->set_testing(supervisor.SelfTests().contains(record.node));
+  }
+  for (const auto& [node, jobs] : supervisor.Blamed()) {
+    pb::BlamedNode* one = reply->add_blamed();
+    one->set_node(node);
+    one->set_jobs(jobs);
   }
 }
 

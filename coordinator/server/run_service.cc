@@ -124,7 +124,8 @@ grpc::ServerUnaryReactor* CoordinatorService::Quarantine(grpc::CallbackServerCon
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   const RequestId id = applier_.NextId();
   const std::string why = CutText(request->why(), kWhyBytesMax);
-  applier_.Submit(RunEvent(QuarantineRequested{id, request->node(), request->set(), why}), id,
+  const bool test = !request->set() && !request->untested();
+  applier_.Submit(RunEvent(QuarantineRequested{id, request->node(), request->set(), why, test}), id,
                   Recorded(*begun, "Quarantine", AnswerInto(reactor, reply, [](const Reply&) {})));
   return reactor;
 }

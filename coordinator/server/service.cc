@@ -78,10 +78,15 @@ grpc::ServerUnaryReactor* CoordinatorService::Report(grpc::CallbackServerContext
   if (!own.ok()) return ReplyOutcome(context, reply, own);
   if (!event) return ReplyOutcome(context, reply, event.error());
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  if (auto tested = SelfTestedOf(*request, applier_.self_tests().Find(request->node()))) {
+    applier_.Submit(RunEvent(*std::move(tested)));
+  }
   const RequestId id = event->request = applier_.NextId();
-  applier_.Submit(*std::move(event), id, AnswerInto(reactor, reply, [this, reply](const Reply&) {
-    reply->set_wall_nanos(clock_.WallNanos());
-  }));
+  applier_.Submit(*std::move(event), id,
+                  AnswerInto(reactor, reply, [this, reply, node = request->node()](const Reply&) {
+                    reply->set_wall_nanos(clock_.WallNanos());
+                    reply->set_self_test(applier_.self_tests().Find(node));
+                  }));
   return reactor;
 }
 

@@ -195,6 +195,7 @@ Nodes DrainedNodes(const ReadContext& context) {
   }
   return nodes;
 }
+
 /// Whether a restart of the job on other nodes loses no version. Without parity groups, it restores
 /// the newest version from the drained nodes, which still serve it.
 bool MayLeave(const ReadContext& context, const Job& job, const Nodes& nodes) {

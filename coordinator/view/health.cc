@@ -157,9 +157,11 @@ void ExamineRedundancy(const JobStatus& job, std::vector<Finding>& out) {
 
 void ExamineRuns(const coordinator::GetRunsReply& runs, std::vector<Finding>& out) {
   for (const auto& node : runs.quarantine()) {
+    const std::string until = node.testing()
+                                  ? "its self-test has passed"
+                                  : "`holdfast quarantine " + node.node() + " --release`";
     out.push_back({"NODE_QUARANTINED", HealthLevel::kWarn, "node " + node.node(),
-                   "it gets no workers until `holdfast quarantine " + node.node() +
-                       " --release`: " + node.why()});
+                   "it gets no workers until " + until + ": " + node.why()});
   }
   for (const auto& run : runs.runs()) {
     const std::string subject = "job " + run.spec().job();

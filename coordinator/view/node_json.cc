@@ -21,7 +21,14 @@ Json MembershipsJson(const coordinator::NodeStatus& node) {
 }
 }  // namespace
 
-Json NodeJson(const coordinator::NodeStatus& node) {
+uint32_t BlamedBy(const coordinator::GetRunsReply& runs, const std::string& node) {
+  for (const auto& one : runs.blamed()) {
+    if (one.node() == node) return one.jobs();
+  }
+  return 0;
+}
+
+Json NodeJson(const coordinator::NodeStatus& node, uint32_t blamed_by) {
   // Sorted, unlike the map in the message.
   const std::map<std::string, std::string> labels(node.labels().begin(), node.labels().end());
   return {{"node", node.node()},
@@ -38,12 +45,15 @@ Json NodeJson(const coordinator::NodeStatus& node) {
           {"draining", node.draining()},
           {"drain_why", node.drain_why()},
           {"departing", node.departing()},
+          {"blamed_by_jobs", blamed_by},
           {"seats", MembershipsJson(node)}};
 }
 
-Json NodesJson(const coordinator::GetStatusReply& status) {
+Json NodesJson(const coordinator::GetStatusReply& status, const coordinator::GetRunsReply& runs) {
   Json nodes = Json::array();
-  for (const auto& node : status.nodes()) nodes.push_back(NodeJson(node));
+  for (const auto& node : status.nodes()) {
+    nodes.push_back(NodeJson(node, BlamedBy(runs, node.node())));
+  }
   return nodes;
 }
 

@@ -31,8 +31,10 @@ Json RunsJson(const coordinator::GetRunsReply& reply) {
 Json QuarantineJson(const coordinator::GetRunsReply& reply) {
   Json nodes = Json::array();
   for (const auto& one : reply.quarantine()) {
-    nodes.push_back(
-        {{"node", one.node()}, {"why", one.why()}, {"time", TimeJson(one.wall_nanos())}});
+    nodes.push_back({{"node", one.node()},
+                     {"why", one.why()},
+                     {"time", TimeJson(one.wall_nanos())},
+                     {"testing", one.testing()}});
   }
   return nodes;
 }

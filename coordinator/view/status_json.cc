@@ -86,7 +86,7 @@ Json StatusDocument(const ClusterSnapshot& snapshot, const std::vector<Finding>&
           {"cluster", snapshot.status.cluster()},
           {"epoch", snapshot.status.epoch()},
           {"page", snapshot.status.page_url()},
-          {"nodes", NodesJson(snapshot.status)},
+          {"nodes", NodesJson(snapshot.status, snapshot.runs)},
           {"quarantine", QuarantineJson(snapshot.runs)},
           {"runs", RunsJson(snapshot.runs)},
           {"jobs", JobsJson(snapshot)},

@@ -8,7 +8,9 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <optional>
 #include <thread>
+#include <utility>
 
 #include "agent/api/agent.grpc.pb.h"
 #include "cli/core/text.h"
@@ -99,6 +101,8 @@ class ScriptedCoordinator : public coordinator::Coordinator::Service {
   std::map<std::string, coordinator::ListVersionsReply> versions;
   std::map<uint32_t, coordinator::PlanRestoreReply> plans;  // by tier
   coordinator::GetRunsReply runs;
+  std::optional<coordinator::GetRunsReply> after_self_test;
+  coordinator::QuarantineRequest quarantined;
   coordinator::ListIncidentsReply incidents;
   coordinator::WhatIfLostReply without;
   coordinator::WhatIfLostRequest asked_without;
@@ -131,6 +135,16 @@ class ScriptedCoordinator : public coordinator::Coordinator::Service {
   grpc::Status GetRuns(grpc::ServerContext*, const coordinator::GetRunsRequest*,
                        coordinator::GetRunsReply* reply) override {
     *reply = runs;
+    if (after_self_test && runs.quarantine_size() != 0 && runs.quarantine(0).testing()) {
+      runs = *std::exchange(after_self_test, std::nullopt);
+    }
+    return grpc::Status::OK;
+  }
+  grpc::Status Quarantine(grpc::ServerContext*, const coordinator::QuarantineRequest* request,
+                          coordinator::QuarantineReply*) override {
+    quarantined = *request;
+    for (auto& node : *runs.mutable_quarantine()) node.set_testing(!request->untested());
+    if (request->untested()) runs.clear_quarantine();
     return grpc::Status::OK;
   }
   grpc::Status ListIncidents(grpc::ServerContext*, const coordinator::ListIncidentsRequest*,
@@ -455,13 +469,16 @@ TEST_F(OnlineTest, Nodes) {
   add_membership("small", 0, 0, 2, 1);
   EXPECT_EQ(Cli({"nodes", "n0"}).exit_code, 0);
   coordinator_.status.mutable_nodes(1)->set_alive(false);
+  coordinator::BlamedNode* blamed = coordinator_.runs.add_blamed();
+  blamed->set_node("n1");
+  blamed->set_jobs(2);
   CliResult result = Cli({"nodes"});
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_EQ(result.out,
-            "NODE  STATE  GROUP    MEMBER  SEGMENTS  MEMORY  PARITY   DISK  HEALTH\n"
-            "n0    up     lm/1        3/8       6+2     0 B   1 MiB  6 MiB  ok\n"
+            "NODE  STATE  GROUP    MEMBER  SEGMENTS  MEMORY  PARITY   DISK  BLAMED  HEALTH\n"
+            "n0    up     lm/1        3/8       6+2     0 B   1 MiB  6 MiB       0  ok\n"
             "             small/0     0/2       1+1\n"
-            "n1    DOWN   -             -         -     0 B     0 B  6 MiB  NODE_DOWN\n");
+            "n1    DOWN   -             -         -     0 B     0 B  6 MiB       2  NODE_DOWN\n");
   CliResult wide = Cli({"nodes", "n0", "-o", "wide"});
   EXPECT_EQ(wide.exit_code, 0) << wide.Shown();
   EXPECT_THAT(wide.out, AllOf(HasSubstr("hall=h1,rack=r7"), HasSubstr("10.0.0.1:7072"),
@@ -474,6 +491,8 @@ TEST_F(OnlineTest, Nodes) {
   EXPECT_EQ(json["nodes"][0]["labels"]["rack"], "r7");
   EXPECT_EQ(json["nodes"][0]["health"], "HOLDFAST_OK");
   EXPECT_EQ(json["nodes"][1]["codes"], nlohmann::json({"NODE_DOWN"}));
+  EXPECT_EQ(json["nodes"][1]["blamed_by_jobs"], 2);
+  EXPECT_EQ(AskStatus({"-o", "json"}).Json()["nodes"][1]["blamed_by_jobs"], 2);
   EXPECT_EQ(Cli({"nodes", "n9"}).exit_code, 4);
 }
 
@@ -568,6 +587,33 @@ TEST_F(OnlineTest, AbortedVersionsDoNotHideTheOthers) {
   const auto json = Cli({"versions", "lm", "-o", "json"}).Json();
   EXPECT_EQ(json["versions"].size(), 2U);
   EXPECT_EQ(json["aborted_left_out"], 2);
+}
+
+TEST_F(OnlineTest, AReleaseWaitsForTheSelfTestOfTheNode) {
+  EXPECT_EQ(Cli({"quarantine"}).out, "no node is in quarantine\n");
+  coordinator::GetRunsReply quarantined;
+  quarantined.add_quarantine()->set_node("n1");
+  quarantined.mutable_quarantine(0)->set_why("three launches failed");
+  coordinator_.runs = quarantined;
+  EXPECT_THAT(Cli({"quarantine"}).out, HasSubstr("three launches failed"));
+  EXPECT_THAT(AskStatus().out, HasSubstr("until `holdfast quarantine n1 --release`: three"));
+  coordinator_.after_self_test = coordinator::GetRunsReply();
+  CliResult result = Cli({"quarantine", "n1", "--release"});
+  EXPECT_EQ(result.exit_code, 0) << result.Shown();
+  EXPECT_EQ(result.out, "no node is in quarantine\n");
+  EXPECT_FALSE(coordinator_.quarantined.untested());
+  coordinator_.runs = coordinator_.after_self_test.emplace(quarantined);
+  coordinator_.after_self_test->mutable_quarantine(0)->set_why("its self-test failed: cpu");
+  result = Cli({"quarantine", "n1", "--release", "-o", "json"});
+  EXPECT_EQ(result.exit_code, 2) << result.Shown();
+  EXPECT_EQ(result.Json()["nodes"][0]["why"], "its self-test failed: cpu");
+  EXPECT_EQ(result.Json()["nodes"][0]["testing"], false);
+  coordinator_.runs.mutable_quarantine(0)->set_testing(true);
+  EXPECT_THAT(Cli({"quarantine"}).out, HasSubstr("after its self-test"));
+  EXPECT_THAT(AskStatus().out, HasSubstr("until its self-test has passed"));
+  EXPECT_EQ(Cli({"quarantine", "n1", "--untested"}).exit_code, 64);
+  EXPECT_EQ(Cli({"quarantine", "n1", "--release", "--untested"}).exit_code, 0);
+  EXPECT_TRUE(coordinator_.quarantined.untested());
 }
 
 TEST_F(OnlineTest, RunsAreListed) {

@@ -46,20 +46,13 @@ TEST_F(FlushModule, ParityOfARunningJobFollowsWhateverStepsItsNodesWriteToDisk) 
   cluster.nodes[1].disk_every = 20;
   job().targets[Tier::kPeer].Restart(Step{10});
   Pass(options.flush_after);
-  StartFlush(context, job());
   EXPECT_TRUE(Plan().empty());  // the peers still take the version
 
   // The target has passed the version: the peers took an older one meanwhile.
   job().targets[Tier::kPeer].Restart(Step{11});
-  StartFlush(context, job());
+  EXPECT_EQ(Plan().size(), 2U);
   EXPECT_EQ(job().targets[Tier::kPeer].step(), Step{10});
-  EXPECT_TRUE(job().job_state_changed);
-  // If the peers fail, repairs follow, and the target is not set back again.
-  job().targets[Tier::kPeer].Restart(Step{11});
-  StartFlush(context, job());
-  EXPECT_EQ(job().targets[Tier::kPeer].step(), Step{11});
-  EXPECT_TRUE(job().repair_due);
-  const auto missing = Plan();
+  const auto missing = Plan();  // until the version is at peer
   EXPECT_EQ(missing.size(), 2U);
   for (const auto& [key, repair] : missing) EXPECT_TRUE(IsParity(key.rank));
 }
