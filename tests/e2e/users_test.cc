@@ -380,6 +380,8 @@ TEST_F(UsersTest, NoSecretIsInAnyPlaceButTheWorkers) {
     ASSERT_EQ(::stat(fmt::format("/proc/{}/maps", pid).c_str(), &maps), 0);
     const std::string limits = ReadAll(fmt::format("/proc/{}/limits", pid));
     EXPECT_THAT(limits, ::testing::ContainsRegex("Max core file size +0 +"));
+    // Of a core dump that the kernel passes to a program, in spite of the limit.
+    EXPECT_EQ(ReadAll(fmt::format("/proc/{}/coredump_filter", pid)), "00000000\n");
   }
   EXPECT_EQ(Stranger({"stop", "mine", "--now"}).exit_code, 0);
 }

@@ -146,6 +146,24 @@ class NetworkTest(ClusterTest):
                 for kind, identity in misnamed.items():
                     self.assertFalse(call(address, method, identity, authorities), f"{method} {kind}")
 
+    def test_a_connection_without_a_handshake_ends(self):
+        cluster, node = self.cluster, self.cluster.address("n1")
+        ports = (cluster.endpoint, cluster.join_address, f"{node}:{DATA_PORT}", f"{node}:{PEERS_PORT}")
+        begin, open_ones = time.monotonic(), {}
+        with cluster.at("stranger"):
+            for address in ports:
+                for sent in (b"", b"\x16\x03\x01\x02\x00\x01"):  # nothing, or the beginning of a handshake
+                    host, port = address.rsplit(":", 1)
+                    one = socket.create_connection((host, int(port)), timeout=20)
+                    self.addCleanup(one.close)
+                    one.sendall(sent)
+                    open_ones[address, sent] = one
+            for (address, sent), one in open_ones.items():
+                with contextlib.suppress(ConnectionResetError):
+                    while one.recv(4096):  # a refusal
+                        pass
+                self.assertLess(time.monotonic() - begin, 20, f"{address} {sent}")
+
     def test_clients_refuse_other_servers(self):
         cluster = self.cluster
         servers = {
