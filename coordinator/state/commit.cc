@@ -289,10 +289,6 @@ void OnReplicasStored(Context& context, NodeIndex node, std::vector<StoredReplic
   for (const StoredReplica& report : replicas) OnReplicaStored(context, node, report, inventory);
 }
 
-void CommitAtPeer(Context& context, Job& job, VersionState& version) {
-  TryCommit(context, job, version, Tier::kPeer);
-}
-
 void OnReplicaFailed(Context& context, NodeIndex node, const FailedReplica& failed) {
   auto found = context.cluster.jobs.find(failed.key.job);
   if (found == context.cluster.jobs.end()) return;

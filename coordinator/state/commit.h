@@ -24,9 +24,6 @@ void OnReplicasStored(Context& context, NodeIndex node, std::vector<StoredReplic
 /// Applies the report that a replica could not be made.
 void OnReplicaFailed(Context& context, NodeIndex node, const FailedReplica& failed);
 
-/// Commits the version at tier peer if it has become complete there.
-void CommitAtPeer(Context& context, Job& job, VersionState& version);
-
 /// Applies the report that a replica is gone or damaged.
 void OnReplicaRemoved(Context& context, NodeIndex node, const RemovedReplica& removed);
 

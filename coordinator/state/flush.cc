@@ -4,9 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
-#include <utility>
 
-#include "coordinator/state/commit.h"
 #include "coordinator/state/survivability.h"
 #include "coordinator/state/versions.h"
 
@@ -37,7 +35,6 @@ bool IsQuiet(const ReadContext& context, const Job& job, VersionId newest, Tier 
   if (job.phase != JobPhase::kRunning || job.wanted == newest) return true;
   const auto idle = context.at.now - job.newest_at;
   if (idle < context.options.flush_after) return false;
-  if (tier == Tier::kPeer && job.peer_flush.version == newest) return true;
   // While the nodes write a version to the tier, the next one is selected when they have finished.
   const bool stuck = idle >= kStuckFactor * context.options.flush_after;
   if (IsTargetInProgress(job, tier) && !stuck) return false;
@@ -68,27 +65,6 @@ bool NeedsCopies(const ReadContext& context, const Job& job) {
          std::ranges::any_of(job.nodes_now, [&](NodeIndex index) {
            return context.cluster.nodes[index].drain.has_value();
          });
-}
-
-/// Sets the peer target back to the version. The members get the job state before the directives of
-/// the flush, which are delayed. Replies to earlier directives confirm nothing.
-void BeginPeerFlush(Job& job, VersionId version) {
-  std::erase_if(job.repairs, [version](const auto& entry) {
-    const RepairKey& key = entry.first;
-    return key.version == version && IsParity(key.rank) && key.tier == Tier::kMemory;
-  });
-  job.peer_flush = {version, {}};
-  job.targets[Tier::kPeer].Restart(version.step);
-  job.job_state_changed = true;
-}
-
-/// Lets the peers take the next version, if the flush has not committed its own.
-void EndPeerFlush(Job& job) {
-  const VersionId version = std::exchange(job.peer_flush, {}).version;
-  if (version.incarnation != job.incarnation) return;
-  if (job.targets[Tier::kPeer].step() != version.step) return;
-  job.targets[Tier::kPeer].Restart(Step{version.step.value + 1});
-  job.job_state_changed = true;
 }
 
 /// Whether every rank still has the version, in memory or on disk, and no write of it has failed.
@@ -141,25 +117,25 @@ std::optional<Flush> NextFlush(const ReadContext& context, Job& job) {
   return flush;
 }
 
-void OnParityKept(Context& context, Job& job, VersionId version, uint32_t number) {
-  if (job.peer_flush.version != version) return;
-  const auto found = job.versions.find(version);
-  if (found == job.versions.end()) return;
-  job.peer_flush.kept.insert(number);
-  CommitAtPeer(context, job, found->second);
+void StartFlush(const ReadContext& context, Job& job) {
+  const std::optional<Flush> flush = NextFlush(context, job);
+  if (!flush) return;
+  job.repair_due = true;
+  if (!flush->to_peer || job.phase != JobPhase::kRunning) return;
+  const VersionId version = flush->version->id;
+  TierTarget& target = job.targets[Tier::kPeer];
+  if (target.step() <= version.step || job.peer_flush == version) return;
+  job.peer_flush = version;
+  target.Restart(version.step);
+  job.job_state_changed = true;
 }
 
 void PlanFlush(Context& context, Job& job, std::map<RepairKey, Repair>& missing) {
   const std::optional<Flush> flush = NextFlush(context, job);
-  if (job.peer_flush.version.incarnation.value != 0 &&
-      (!flush || !flush->to_peer || flush->version->id != job.peer_flush.version)) {
-    EndPeerFlush(job);
-  }
   if (!flush) return;
   VersionState* version = flush->version;
   // The node may already be writing the shard.
-  const auto not_before =
-      context.at.now + std::max<Clock::Duration>(context.options.flush_after, Clock::Duration(1));
+  const auto not_before = context.at.now + context.options.flush_after;
   const auto want = [&](NodeIndex node, Rank rank, Tier tier) {
     Repair repair;
     repair.target = node;
@@ -191,14 +167,8 @@ void PlanFlush(Context& context, Job& job, std::map<RepairKey, Repair>& missing)
   if (!flush->to_peer) return;
   retry(Tier::kPeer);
   const GroupIndex& groups = *job.groups_of(version->id.incarnation);
-  const bool passed =
-      job.phase == JobPhase::kRunning && version->id.step < job.targets[Tier::kPeer].step();
-  if (passed) BeginPeerFlush(job, version->id);
-  const bool confirm = job.peer_flush.version == version->id;
   for (uint32_t number = 0; number < groups.members.size(); ++number) {
-    const bool has = HasParity(job, *version, number, TierBit(Tier::kMemory));
-    if (!has) job.peer_flush.kept.erase(number);
-    if (has && (!confirm || job.peer_flush.kept.contains(number))) continue;
+    if (HasParity(job, *version, number, TierBit(Tier::kMemory))) continue;
     const NodeIndex node = groups.members[number].node;
     if (context.cluster.nodes[node].attached) want(node, ParityRank(number), Tier::kMemory);
   }

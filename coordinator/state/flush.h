@@ -15,11 +15,6 @@
 // the flush to that tier waits for it, but only for a limited time. While a job runs, its versions
 // are flushed to peer, but only those to disk whose step its nodes are configured to write.
 //
-// If the peer target of a running job has passed the version, nodes may free its parity for the
-// next save, while others report theirs. The target then returns to the version first, and each
-// member confirms that it has the parity, also one that had reported it. The version is committed
-// at peer when all have confirmed. A newer version ends the flush, and the target goes on.
-//
 // Departure: when the agent of a node of a running job is about to end, all ranks write one version
 // to disk at once, since a version counts there only if every rank has written the same step. The
 // coordinator names the newest version that is committed in memory. It names the next one when this
@@ -45,8 +40,10 @@ struct Flush {
 /// Returns the flush that is due: the newest version lacks a tier, and no newer one follows.
 std::optional<Flush> NextFlush(const ReadContext& context, Job& job);
 
-/// Records that the member keeps its parity of the version, and commits the version if all do.
-void OnParityKept(Context& context, Job& job, VersionId version, uint32_t number);
+/// Starts the flush that is due, if any. In a running job the peer target is set back to the
+/// version, once: nodes free the parity of versions before the target, also while a late report
+/// commits such a version at peer.
+void StartFlush(const ReadContext& context, Job& job);
 
 /// Adds to `missing` the shards that a flush of the newest version still has to write: ranks'
 /// shards on disk, and parity in memory.

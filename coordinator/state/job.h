@@ -273,12 +273,6 @@ struct TierCopy {
   Clock::TimePoint committed_at{};  // when the last copy was committed, or the state was loaded
 };
 
-/// A version of a running job that a flush takes to tier peer after the peer target had passed it.
-struct PeerFlush {
-  VersionId version;        // incarnation 0: none
-  std::set<uint32_t> kept;  // numbers of the members that keep their parity of it again
-};
-
 /// A version whose replicas at a tier are to be removed.
 struct Removal {
   NodeIndex node = kNoNode;  // kNoNode: of a shared tier
@@ -323,9 +317,9 @@ struct Job {
   Clock::TimePoint newest_at;           // when newest_seen last grew, or the incarnation opened
   Clock::TimePoint ended_at;
   int64_t ended_wall_nanos = 0;
-  VersionId wanted;  // a trainer waits until this version is at another tier
-  VersionId flush;   // every rank writes it to disk since a node leaves; incarnation 0: none
-  PeerFlush peer_flush;
+  VersionId wanted;      // a trainer waits until this version is at another tier
+  VersionId flush;       // every rank writes it to disk since a node leaves; incarnation 0: none
+  VersionId peer_flush;  // the last version for which a flush set the peer target back
   uint64_t keep_last = 0;
   uint64_t keep_every = 0;
   Incarnation forgotten_upto;

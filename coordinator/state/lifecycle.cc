@@ -139,7 +139,7 @@ void AdvanceLifecycle(Context& context, Job& job) {
                                                         : context.options.release_dead_after;
     if (context.at.now - job.ended_at >= after && MayRelease(job)) ReleaseMemory(context, job);
   }
-  if (!job.released && NextFlush(context, job)) job.repair_due = true;
+  if (!job.released) StartFlush(context, job);
   if (HasCopiesDue(context, job)) job.repair_due = true;
 }
 

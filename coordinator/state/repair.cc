@@ -169,9 +169,6 @@ void OnRepaired(Context& context, Job& job, const PendingPrepare& pending,
   repair.request = 0;
   // Retention keeps versions that other nodes copy.
   if (job.groups_of(pending.version.incarnation) == nullptr) job.retention_due = true;
-  if (prepared.outcome.ok() && IsParity(pending.rank) && pending.into == Tier::kMemory) {
-    OnParityKept(context, job, pending.version, ParityNode(pending.rank));
-  }
   // A node reports the replica before the outcome. If the repair is still listed after a success,
   // the replica does not count yet, and another one at once would not count either.
   repair.failure = prepared.outcome.ok() ? "" : prepared.outcome.message();

@@ -79,12 +79,6 @@ bool MayDecode(const VersionState& version) {
   return version.committed_at(Tier::kPeer) || version.committed_at(Tier::kDisk);
 }
 
-bool KeepsParity(const Job& job, const VersionState& version) {
-  if (job.phase != JobPhase::kRunning || job.peer_flush.version != version.id) return true;
-  if (version.id.step < job.targets[Tier::kPeer].step()) return false;
-  return job.peer_flush.kept.size() == job.groups_of(version.id.incarnation)->members.size();
-}
-
 bool IsCompleteAtPeer(const Job& job, const VersionState& version) {
   const GroupIndex* groups = job.groups_of(version.id.incarnation);
   if (groups == nullptr) return false;
@@ -98,7 +92,7 @@ bool IsCompleteAtPeer(const Job& job, const VersionState& version) {
     }
     return true;
   };
-  return (complete(Tier::kMemory) && KeepsParity(job, version)) || complete(Tier::kDisk);
+  return complete(Tier::kMemory) || complete(Tier::kDisk);
 }
 
 bool CanDecode(const Job& job, const VersionState& version, Rank rank, uint32_t tiers) {

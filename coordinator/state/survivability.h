@@ -36,13 +36,8 @@ uint32_t Erasures(const Job& job, const VersionState& version, uint32_t group, u
 /// Whether shards of the version may be decoded: it is committed at a tier that keeps parity.
 bool MayDecode(const VersionState& version);
 
-/// Whether all members keep their parity of the version in memory until they know whether it is
-/// committed at peer. While a job runs, nodes may free the parity of versions before the peer
-/// target, for the parity of the next save: a flush first lets them confirm theirs (flush.h).
-bool KeepsParity(const Job& job, const VersionState& version);
-
 /// Whether the version may be committed at peer: it is committed in memory or on disk, and at that
-/// tier every member of every group has its data and its parity, and keeps it.
+/// tier every member of every group has its data and its parity.
 bool IsCompleteAtPeer(const Job& job, const VersionState& version);
 
 /// Whether the group of `rank` can decode its shard from replicas at `tiers`.

@@ -13,8 +13,7 @@ void AdvanceTargets(Job& job) {
   if (job.targets[Tier::kDisk].Advance(next)) job.job_state_changed = true;
   const GroupIndex* groups = job.groups_of(job.incarnation);
   if (groups == nullptr) return;
-  const bool flushing = job.peer_flush.version.incarnation.value != 0;
-  if (job.targets[Tier::kPeer].AllAcknowledged(groups->members.size()) && !flushing &&
+  if (job.targets[Tier::kPeer].AllAcknowledged(groups->members.size()) &&
       !ParityAwaitsMemory(job)) {
     job.targets[Tier::kPeer].Abandon();
   }
@@ -28,7 +27,6 @@ void AdvanceTargets(Job& job) {
 }
 
 void RestartTargets(Job& job, Step step) {
-  job.peer_flush = {};
   for (const TierTraits& traits : kTierTable) {
     if (TierTarget* target = job.target(traits.tier)) target->Restart(step);
   }

@@ -94,6 +94,10 @@ void Checker::OnCommitted(const std::string& job, JobView& view, VersionId versi
                        ToString(tier), ToString(key)));
     }
     for (const std::string& node : replicas_[{key, where}]) promise.places.insert({rank, node});
+    // The coordinator may commit a version before it notices that a node is lost.
+    if (tier == Tier::kPeer && replicas_[{key, where}].empty()) {
+      promise.memory_lost.insert(memory_lost_[key].begin(), memory_lost_[key].end());
+    }
   }
   auto& newest = view.newest[tier];
   if (newest.world == 0 || newest.version < version) newest = std::move(promise);
@@ -231,7 +235,7 @@ bool Checker::MustRestore(const std::string& job) const {
 
 void Checker::OnMemoryLost(const std::string& node) {
   for (auto& [key, nodes] : replicas_) {
-    if (key.second == Tier::kMemory) nodes.erase(node);
+    if (key.second == Tier::kMemory && nodes.erase(node) != 0) memory_lost_[key.first].insert(node);
   }
   for (auto& [name, view] : jobs_) {
     for (auto& [tier, promise] : view.newest) {

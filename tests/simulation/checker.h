@@ -115,6 +115,7 @@ class Checker {
 
   std::map<std::string, JobView> jobs_;
   std::map<std::pair<ShardKey, Tier>, std::set<std::string>> replicas_;
+  std::map<ShardKey, std::set<std::string>> memory_lost_;  // nodes that lost a replica in memory
   std::set<std::pair<ShardKey, Tier>> ever_reported_;
   std::map<std::pair<std::string, std::string>, JobState> job_states_;  // by node and job
   std::set<std::tuple<std::string, std::string, VersionId>> removals_;  // node, job, version
