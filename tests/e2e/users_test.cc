@@ -49,6 +49,7 @@ class UsersTest : public ::testing::Test {
     options.nodes = 1;
     options.arena_bytes = 64ULL << 20;
     options.agent_settings = {"workers.enabled=true", "workers.log_dir=" + root_ + "/logs"};
+    options.agent_settings.insert(options.agent_settings.end(), settings_.begin(), settings_.end());
     cluster_.emplace(options);
     const Status started = cluster_->Start();
     ASSERT_TRUE(started.ok()) << started.ToString();
@@ -117,6 +118,7 @@ class UsersTest : public ::testing::Test {
     return connected;
   }
 
+  std::vector<std::string> settings_;  // more of the agent
   std::string root_;
   int runs_ = 0;
   std::optional<Cluster> cluster_;
@@ -337,6 +339,39 @@ for t in threads: t.join()
   std::fprintf(stderr, "longest Open during the flood: %d ms\n", static_cast<int>(longest.count()));
   EXPECT_THAT(Root({"status"}).out, HasSubstr("roots4")) << "the coordinator answers, too";
   process->WaitFor(kTimeout);
+}
+
+class UserLimitTest : public UsersTest {
+ protected:
+  UserLimitTest() { settings_ = {"limits.sessions_per_user=10"}; }
+};
+
+TEST_F(UserLimitTest, OneUserHasAtMostTheConfiguredNumberOfConnections) {
+  std::ofstream(root_ + "/stranger/connect.py") << R"(
+import select, socket, sys, time
+kept = []
+for _ in range(25):
+    s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    s.connect(sys.argv[1])
+    kept.append(s)
+    time.sleep(0.02)
+def ended(): return len(select.select(kept, [], [], 0.5)[0])
+end = time.monotonic() + 10
+while ended() < 15 and time.monotonic() < end: time.sleep(0.05)
+time.sleep(0.5)
+print('ended', ended(), flush=True)
+time.sleep(60)
+)";
+  ProcessOptions connect;
+  connect.argv = {"/usr/bin/setpriv",      "--reuid=65534",    "--clear-groups",
+                  "--regid=nogroup",       "/usr/bin/python3", root_ + "/stranger/connect.py",
+                  cluster_->AgentSocket(0)};
+  connect.log_path = root_ + "/connect.log";
+  auto process = Process::Start(connect);
+  ASSERT_TRUE(process) << process.error().ToString();
+  ASSERT_TRUE(WaitUntil([&] { return !ReadAll(connect.log_path).empty(); }, kTimeout));
+  EXPECT_EQ(ReadAll(connect.log_path), "ended 15\n");
+  EXPECT_FALSE(Save("roots").empty()) << "the limit is that of another user";
 }
 
 TEST_F(UsersTest, NoSecretIsInAnyPlaceButTheWorkers) {
