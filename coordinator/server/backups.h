@@ -27,7 +27,7 @@ class Backups {
   using EndHandler = std::function<void(const Status&)>;
   using Reactor = grpc::ServerWriteReactor<coordinator::BackupPart>;
 
-  /// A call ends when its receiver takes nothing for so long, because other calls wait for it.
+  /// A call ends when its receiver reads nothing for this time, since other calls wait.
   static constexpr std::chrono::seconds kSilenceMax{30};
 
   /// Without a reader all backups are refused. `clock` outlives the object.

@@ -86,6 +86,18 @@ class CompatTest : public ProtectedCluster {
     // Below the ports that the system gives to clients.
     options_.endpoint = "127.0.0.1:" + std::to_string(10'000 + ::getpid() % 20'000);
   }
+  /// Starts the cluster, whose node 0 is of the previous version. Loses node 0 with its data, and
+  /// then node 1, and expects the shards of each one decoded.
+  void LoseOneNodeOfEachVersion() {
+    ASSERT_NO_FATAL_FAILURE(Start(kNodes, 1));
+    std::optional<VersionId> before;
+    for (int lost : {0, 1}) {
+      const VersionId promised = SaveUntilProtected(before);
+      job_->Close();
+      ASSERT_NO_FATAL_FAILURE(Replace(lost));
+      before = ExpectBack(promised, {lost}).version;
+    }
+  }
   /// Whether the process runs the program of that version, at the latest after a while. Just after
   /// its start, it is still a copy of this process.
   static bool Runs(Process& process, bool previous) {
@@ -166,14 +178,7 @@ class CompatTest : public ProtectedCluster {
 
 TEST_F(CompatTest, MixedNodesProtectAndDecodeEachOther) {
   UsePreviousAgents({0});
-  ASSERT_NO_FATAL_FAILURE(Start(kNodes, 1));
-  std::optional<VersionId> before;
-  for (int lost : {0, 1}) {
-    const VersionId promised = SaveUntilProtected(before);
-    job_->Close();
-    ASSERT_NO_FATAL_FAILURE(Replace(lost));
-    before = ExpectBack(promised, {lost}).version;
-  }
+  ASSERT_NO_FATAL_FAILURE(LoseOneNodeOfEachVersion());
 }
 
 TEST_F(CompatTest, MixedNodesWithCertificatesProtectAndDecodeEachOther) {
@@ -181,14 +186,7 @@ TEST_F(CompatTest, MixedNodesWithCertificatesProtectAndDecodeEachOther) {
   ASSERT_NO_FATAL_FAILURE(UseCertificates());
   // Between these two, frames have tags; to and from the previous version, TLS encrypts.
   for (int node : {1, 2}) options_.agent_settings_of[node].push_back("peers.encrypt=false");
-  ASSERT_NO_FATAL_FAILURE(Start(kNodes, 1));
-  std::optional<VersionId> before;
-  for (int lost : {0, 1}) {
-    const VersionId promised = SaveUntilProtected(before);
-    job_->Close();
-    ASSERT_NO_FATAL_FAILURE(Replace(lost));
-    before = ExpectBack(promised, {lost}).version;
-  }
+  ASSERT_NO_FATAL_FAILURE(LoseOneNodeOfEachVersion());
 }
 
 TEST_F(CompatTest, APreviousCoordinatorServesTheseAgents) {
