@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <system_error>
 #include <thread>
 
 #include "agent/arena/headroom.h"
@@ -45,8 +46,12 @@ Status Allocation::Run(uint64_t threads_max) {
   const uint64_t steps = (bytes() + kStepBytes - 1) / kStepBytes;
   const uint64_t processors = std::max(1U, std::thread::hardware_concurrency());
   std::vector<std::thread> helpers;
-  while (helpers.size() + 1 < std::min({steps, processors, threads_max})) {
-    helpers.emplace_back([this] { TakeSteps(); });
+  try {
+    while (helpers.size() + 1 < std::min({steps, processors, threads_max})) {
+      helpers.emplace_back([this] { TakeSteps(); });
+    }
+  } catch (const std::system_error&) {
+    // The process cannot start another thread: those that run take all steps.
   }
   TakeSteps();
   for (std::thread& helper : helpers) helper.join();
