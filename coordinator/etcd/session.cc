@@ -108,7 +108,7 @@ void EtcdSession::Run() {
       continue;
     }
     if (status.code() == ErrorCode::kDeadlineExceeded) continue;  // nothing changed: read again
-    if (status.code() != ErrorCode::kAborted) {
+    if (status.code() != ErrorCode::kAborted && SinceBoot() >= leader_until_) {
       Note(UnavailableError("no leader is known: " + status.message()), "");
     }
     Pause(kCampaignPause);
@@ -134,8 +134,10 @@ Status EtcdSession::Follow(const etcd::KeyValue& leader, int64_t revision) {
   Note(
       UnavailableError(fmt::format("this coordinator stands by; the leader is {}", leader.value())),
       leader.value());
+  leader_until_ = SinceBoot() + options_.lease;
   HOLDFAST_RETURN_IF_ERROR(client_->AwaitErased(key_, revision + 1, kWatchTime));
   Note(UnavailableError("the leader's lease has ended; another coordinator takes over"), "");
+  leader_until_ = {};
   return AbortedError("the leader's key is gone");
 }
 

@@ -11,6 +11,9 @@
 
 namespace holdfast::coord {
 namespace {
+/// Causes that alternate are logged at most this often: each member of etcd fails with its own
+/// text.
+constexpr auto kLoadErrorPause = std::chrono::seconds(5);
 constexpr auto kReloadInterval = std::chrono::milliseconds(200);
 /// A coordinator that stands by learns within this time that it leads.
 constexpr auto kStandbyInterval = std::chrono::milliseconds(20);
@@ -329,8 +332,10 @@ void Applier::LoadIfDue() {
   }
   const bool stands_by =
       startup_ == Startup::kMayStandBy && status.code() == ErrorCode::kUnavailable;
-  if (status.ToString() != load_error_) {
+  if (status.ToString() != load_error_ &&
+      (load_error_.empty() || clock_.Now() - load_error_at_ >= kLoadErrorPause)) {
     load_error_ = status.ToString();
+    load_error_at_ = clock_.Now();
     if (stands_by) {
       Log(LogLevel::kInfo, "CoordinatorStandsBy", {Kv("why", load_error_)});
     } else {

@@ -168,7 +168,8 @@ class Applier {
   bool resumed_ = false;       // a pause ended just before this batch
   Clock::TimePoint last_tick_;
   Clock::TimePoint reload_at_;
-  std::string load_error_;  // last one, logged once
+  std::string load_error_;  // the last one that was logged
+  Clock::TimePoint load_error_at_;
   uint64_t published_ = 0;  // the last query that a snapshot covers
   Clock::TimePoint published_at_;
   Clock::TimePoint publish_not_before_;

@@ -293,6 +293,7 @@ class EtcdTest(unittest.TestCase):
             self.start("holdfast-etcd", f"holdfast-etcd-{number}")
         data = self.objects["ConfigMap", "holdfast"]["data"]["coordinator.toml"]
         self.coordinators = {}
+        began = time.monotonic()
         for number in range(self.objects["StatefulSet", "holdfast-coordinator"]["spec"]["replicas"]):
             pod = f"holdfast-coordinator-{number}"
             file = self.path / f"{pod}.toml"
@@ -304,9 +305,12 @@ class EtcdTest(unittest.TestCase):
         self.coordinators.pop(first).kill()
         second = self.leader()
         self.assertNotEqual(second, first)
-        for pod in self.coordinators:  # each names every leader once
-            lines = (self.path / pod / "log").read_text().count("CoordinatorStandsBy")
-            self.assertLessEqual(lines, 8, pod)
+        # Each coordinator logs a new leader once, and other causes every 5 s at most.
+        most = 3 + (time.monotonic() - began) / 5
+        for pod in self.coordinators:
+            text = (self.path / pod / "log").read_text()
+            self.assertIn("CoordinatorStandsBy", text)
+            self.assertLessEqual(text.count("CoordinatorStandsBy"), most, f"{pod}\n{text}")
 
     def test_agents_know_every_coordinator(self):
         agent = self.objects["DaemonSet", "holdfast-agent"]["spec"]["template"]["spec"]["containers"][0]

@@ -193,6 +193,21 @@ TEST_F(EtcdFaultsTest, TheLeaderStaysKnownWhileCallsOfTheWatchEnd) {
   EXPECT_EQ(next->leader(), "a:1");
 }
 
+TEST_F(EtcdFaultsTest, TheLeaderStaysKnownForItsLeaseWhileEtcdDoesNotAnswer) {
+  auto leader = Lead("a:1");
+  auto next = Join("b:1");
+  ASSERT_TRUE(WaitUntil([&] { return next->leader() == "a:1"; }));
+  const auto begin = steady_clock::now();
+  const int before = sim_.watches_cancelled();
+  sim_.EndWatches(2);  // the coordinator reads the leader between the two
+  ASSERT_TRUE(WaitUntil([&] { return sim_.watches_cancelled() >= before + 2; }));
+  sim_.SetHang(true);
+  ASSERT_TRUE(WaitUntil([&] { return next->leader().empty(); }));
+  EXPECT_GE(steady_clock::now() - begin, kLease);
+  EXPECT_THAT(next->why(), HasSubstr("no leader is known"));
+  sim_.SetHang(false);
+}
+
 TEST_F(EtcdFaultsTest, ALeaderThatCannotRenewStopsBeforeItsLeaseEnds) {
   auto session = Lead("a:1");
   auto store = session->OpenStore().value();
