@@ -60,6 +60,7 @@ class LifetimeTest(ClusterTest):
         cluster.start_coordinator()
         cluster.start_agent("n2")
         cluster.await_log("n2", "(revoked) has no role")
+        cluster.await_up("n1")
         self.assertEqual(cluster.nodes_up(), {"n1"})
         cluster.stop("n2")
         done = cluster.join("n2", cluster.token("--node", "n2"))
