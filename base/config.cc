@@ -99,6 +99,10 @@ void ConfigSchema::AddBytes(std::string key, uint64_t* field, std::string doc) {
   entries_.push_back({std::move(key), Kind::kBytes, field, std::move(doc)});
 }
 
+void ConfigSchema::Retire(std::string key, std::string remedy) {
+  entries_.push_back({std::move(key), Kind::kRetired, nullptr, std::move(remedy)});
+}
+
 const ConfigSchema::Entry* ConfigSchema::Find(std::string_view key) const {
   for (const Entry& entry : entries_) {
     if (entry.key == key) return &entry;
@@ -217,6 +221,11 @@ Status ConfigSchema::LoadText(std::string_view text, std::string_view origin) {
       case Kind::kBytes:
         status = AssignBytes(node, static_cast<uint64_t*>(entry->field));
         break;
+      case Kind::kRetired:
+        if (node.value_exact<bool>().value_or(true)) {
+          status = InvalidArgumentError("is no longer supported: " + entry->doc);
+        }
+        break;
     }
     if (!status.ok()) complain(node, "'" + key + "' " + status.message());
   };
@@ -236,6 +245,7 @@ std::string ConfigSchema::Render() const {
   std::string out = "# " + title_ + "\n";
   std::string section;
   for (const Entry& entry : entries_) {
+    if (entry.kind == Kind::kRetired) continue;
     size_t dot = entry.key.find('.');
     std::string_view own_section =
         dot == std::string::npos ? std::string_view() : std::string_view(entry.key).substr(0, dot);
@@ -271,6 +281,8 @@ std::string ConfigSchema::Render() const {
         out += mebi ? Quoted(std::to_string(bytes >> 20) + "MiB") : std::to_string(bytes);
         break;
       }
+      case Kind::kRetired:
+        break;
     }
     out += "\n";
   }

@@ -25,6 +25,10 @@ class ConfigSchema {
   /// Adds a number of bytes: an integer, or text such as "64MiB", "2GiB", "512".
   void AddBytes(std::string key, uint64_t* field, std::string doc);
 
+  /// Names a key of an earlier version. `false`, which the shipped example had, is ignored. Any
+  /// other value is an error that ends with `remedy`. Render() leaves the key out.
+  void Retire(std::string key, std::string remedy);
+
   /// Reads `text` and reports all errors at once, each with `origin` and its line: unknown keys
   /// (with the most similar known key), wrong types and values out of range. On error the fields
   /// are unspecified.
@@ -38,12 +42,12 @@ class ConfigSchema {
   std::string Render() const;
 
  private:
-  enum class Kind { kString, kBool, kInteger, kList, kBytes };
+  enum class Kind { kString, kBool, kInteger, kList, kBytes, kRetired };
   struct Entry {
     std::string key;
     Kind kind;
     void* field;
-    std::string doc;
+    std::string doc;  // of a retired key: the remedy
     int64_t min_value = 0;
     int64_t max_value = 0;
   };

@@ -15,6 +15,7 @@
 
 #include "agent/arena/keeper.h"
 #include "agent/arena/keeper_client.h"
+#include "base/cores.h"
 #include "base/service_manager.h"
 
 // holdfast-keeper: see keeper.h. Reads no configuration but its arguments.
@@ -127,6 +128,8 @@ int Ping(const std::string& run_dir) {
 }
 
 int Serve(const std::string& run_dir) {
+  // The checkpoints of all users, also where a service manager starts the keeper.
+  holdfast::KeepMemoryOutOfCores();
   const auto manager = holdfast::ServiceManager::FromEnvironment();
   CloseInherited();
   RaiseLimits();

@@ -9,6 +9,7 @@
 
 #include "agent/peers/frame.h"
 #include "agent/peers/frame_mac.h"
+#include "agent/peers/frame_modes.h"
 #include "agent/peers/tls.h"
 #include "base/clock.h"
 #include "base/fd.h"
@@ -37,6 +38,12 @@ class Channel {
 
   /// Returns the name in the other side's certificate; none without TLS.
   TlsPeer tls_peer() const { return tls_ == nullptr ? TlsPeer() : tls_->peer(); }
+
+  /// Returns what protects the frames from now on.
+  FrameMode mode() const {
+    if (tls_ == nullptr) return FrameMode::kPlain;
+    return encrypts() ? FrameMode::kTls : FrameMode::kMac;
+  }
 
   /// Sends a frame whose checksum starts at `stamp`; `payload` is not copied.
   Status Send(FrameKind kind, std::span<const std::byte> payload, uint32_t stamp,

@@ -22,10 +22,10 @@ void PeersConfig::Bind(ConfigSchema& schema) {
              "File of 16 to 4096 bytes, the same on all nodes, unreadable for other users: peers "
              "must know "
              "it in addition to their certificates. Needed only where certificates have no names.");
-  schema.Add(
-      "peers.plain_text", &plain_text,
-      "Let other machines reach peers.listen without [tls], with peers.secret_file only. Anyone "
-      "who can read or change packets of that network then reads and changes versions.");
+  schema.Retire("peers.plain_text",
+                "other machines reach this node over TLS only. Join the cluster with `holdfast "
+                "join`, or set tls.ca, tls.cert and tls.key. With peers.encrypt = false frames are "
+                "not encrypted, and have tags");
   schema.Add(
       "peers.encrypt", &encrypt,
       "Encrypt transfers where [tls] is set. False: a connection whose other side agrees has a "
@@ -54,8 +54,7 @@ Status PeersConfig::Check(bool has_tls) const {
     return InvalidArgumentError(
         fmt::format("peers.secret_file '{}' is not an absolute path", secret_file));
   }
-  const bool protects = has_tls || (plain_text && !secret_file.empty());
-  HOLDFAST_RETURN_IF_ERROR(RequireTls(*address, protects, "peers.listen"));
+  HOLDFAST_RETURN_IF_ERROR(RequireTls(*address, has_tls, "peers.listen"));
   if (advertise.empty()) return Status::Ok();
   const auto advertised = ParseEndpoint(advertise);
   if (!advertised) return advertised.error().WithContext("peers.advertise");
@@ -63,7 +62,7 @@ Status PeersConfig::Check(bool has_tls) const {
     return InvalidArgumentError(fmt::format("peers.advertise '{}' has no port", advertise));
   }
   // A machine that reaches this address reaches peers.listen.
-  return RequireTls(*advertised, protects, "peers.advertise");
+  return RequireTls(*advertised, has_tls, "peers.advertise");
 }
 
 Status PeersConfig::CheckFiles(const PeerTlsFiles& tls) const {
@@ -83,7 +82,6 @@ TcpPeerServerOptions PeersConfig::ServerOptions(const std::string& cluster, cons
   options.node = node;
   options.listen = listen;
   options.secret_file = secret_file;
-  options.plain_text = plain_text;
   options.tls = tls;
   options.encrypt = encrypt;
   options.pace.rate_bytes_per_s = rate_bytes_per_s;
@@ -100,7 +98,6 @@ TcpTransportOptions PeersConfig::TransportOptions(const std::string& cluster,
   options.cluster = cluster;
   options.node = node;
   options.secret_file = secret_file;
-  options.plain_text = plain_text;
   options.tls = tls;
   options.encrypt = encrypt;
   return options;

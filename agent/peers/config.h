@@ -16,7 +16,6 @@ struct PeersConfig {
   std::string listen;     // empty: peers.sock in the agent's run_dir
   std::string advertise;  // empty: listen
   std::string secret_file;
-  bool plain_text = false;
   bool encrypt = true;
   int64_t connections_max = 64;
   uint64_t rate_bytes_per_s = 0;
@@ -26,8 +25,7 @@ struct PeersConfig {
   /// Adds every field to `schema`. The configuration must outlive the schema.
   void Bind(ConfigSchema& schema);
   /// Checks what the schema cannot. Does not read files; server and transport do when they start.
-  /// `has_tls`: the node has certificates. Without, addresses that other machines reach are refused
-  /// unless `plain_text` is set and there is a secret.
+  /// `has_tls`: the node has certificates. Without, only addresses of this machine are accepted.
   Status Check(bool has_tls) const;
   /// Checks that the configured secret and TLS files are usable.
   Status CheckFiles(const PeerTlsFiles& tls) const;

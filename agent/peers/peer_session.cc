@@ -81,6 +81,7 @@ Status PeerSession::ShakeHands() {
   }
   if (status.ok()) {
     authenticated_ = true;
+    context_.counters.modes.Add(node_, channel_.peer(), channel_.mode());
     return status;
   }
   if (ShouldReport(status)) SendRefusal(channel_, status);

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "agent/peers/channel.h"
+#include "agent/peers/frame_modes.h"
 #include "agent/peers/handshake.h"
 #include "agent/peers/pace_gate.h"
 #include "agent/peers/peer_name.h"
@@ -31,6 +32,7 @@ struct PeerServerCounters {
   std::atomic<uint64_t> streams{0};      // requests whose object the source opened
   std::atomic<uint64_t> data_bytes{0};   // data sent, without frames and handshakes
   std::atomic<uint64_t> frame_bytes{0};  // headers of the sent data
+  FrameModes modes;                      // of the connections that completed the handshake
 };
 
 /// State shared by all sessions of a server; it must outlive them.

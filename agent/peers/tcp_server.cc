@@ -80,8 +80,7 @@ Result<std::unique_ptr<TcpPeerServer>> TcpPeerServer::Start(const TcpPeerServerO
   if (!options.secret_file.empty()) {
     HOLDFAST_ASSIGN_OR_RETURN(self.secret, ReadPeerSecret(options.secret_file));
   }
-  const bool protects = options.tls.configured() || (options.plain_text && !self.secret.empty());
-  HOLDFAST_RETURN_IF_ERROR(RequireTls(*address, protects, "peers.listen"));
+  HOLDFAST_RETURN_IF_ERROR(RequireTls(*address, options.tls.configured(), "peers.listen"));
   std::unique_ptr<TlsContexts> tls;
   if (options.tls.configured()) {
     HOLDFAST_ASSIGN_OR_RETURN(

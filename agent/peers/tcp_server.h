@@ -30,7 +30,6 @@ struct TcpPeerServerOptions {
   std::string node;
   std::string listen = "127.0.0.1:0";  // host:port (0: any) or unix:/path
   std::string secret_file;             // empty: none
-  bool plain_text = false;             // with a secret, TLS may be missing beyond this machine
   PeerTlsFiles tls;                    // required where other machines reach `listen`
   bool encrypt = true;                 // false: not for clients that allow frames with tags
   const certificates::RevokedNames* revoked = nullptr;  // outlives the server; null: none

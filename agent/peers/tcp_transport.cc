@@ -167,7 +167,6 @@ class TcpTransport final : public PeerTransport {
       : self_(std::move(self)),
         tls_(std::move(tls)),
         revoked_(options.revoked),
-        may_leave_(tls_ != nullptr || (options.plain_text && !self_.secret.empty())),
         received_bytes_(options.received_bytes),
         idle_(options.idle_max, options.idle_timeout) {}
 
@@ -175,7 +174,7 @@ class TcpTransport final : public PeerTransport {
                                            Clock::TimePoint deadline) override {
     HOLDFAST_RETURN_IF_ERROR(ValidateRequest(request));
     HOLDFAST_ASSIGN_OR_RETURN(const Endpoint where, ParseEndpoint(address));
-    HOLDFAST_RETURN_IF_ERROR(RequireTls(where, may_leave_, "a peer's address"));
+    HOLDFAST_RETURN_IF_ERROR(RequireTls(where, tls_ != nullptr, "a peer's address"));
     // An idle connection may have died unnoticed, or may have frames of an older stream pending.
     // Repeating the request is harmless.
     const std::string key = address + " " + request.node;
@@ -244,7 +243,6 @@ class TcpTransport final : public PeerTransport {
   const PeerIdentity self_;
   const std::unique_ptr<TlsContexts> tls_;
   const certificates::RevokedNames* const revoked_;
-  const bool may_leave_;  // to other machines
   std::atomic<uint64_t>* const received_bytes_;
   IdleChannels idle_;
 };

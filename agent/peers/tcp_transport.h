@@ -17,9 +17,8 @@ namespace holdfast::agent {
 struct TcpTransportOptions {
   std::string cluster;
   std::string node;
-  std::string secret_file;  // required to reach other machines
-  bool plain_text = false;  // with a secret, TLS may be missing beyond this machine
-  PeerTlsFiles tls;
+  std::string secret_file;
+  PeerTlsFiles tls;     // required to reach other machines
   bool encrypt = true;  // false: not with servers that allow frames with tags
   const certificates::RevokedNames* revoked = nullptr;  // outlives the transport; null: none
   /// How many idle connections per address are kept for later streams, and for how long. A server

@@ -53,6 +53,12 @@ constexpr MetricSpec kPeerConnections{
     "accepted ones that failed authentication; `refused`, those over "
     "the limit.",
     {"outcome"}};
+constexpr MetricSpec kPeerHandshakes{
+    "holdfast_agent_peer_handshakes_total",
+    Kind::kCounter,
+    "Connections of other nodes that completed the handshake, by what protects their frames: "
+    "`tls`, encryption; `mac`, tags; `plain`, nothing, on one machine only.",
+    {"mode"}};
 constexpr MetricSpec kPeerYielded{"holdfast_agent_peer_yielded_seconds_total", Kind::kCounter,
                                   "Time that data for other nodes waited for the trainers' own "
                                   "traffic."};
@@ -92,6 +98,7 @@ constexpr const MetricSpec* kMetricSpecs[] = {&kSessions,
                                               &kPeerFrames,
                                               &kPeerStreams,
                                               &kPeerConnections,
+                                              &kPeerHandshakes,
                                               &kPeerYielded,
                                               &kWorkers,
                                               &kDigests,
@@ -136,6 +143,9 @@ void Show(const TcpPeerServer& peers, MetricsPage& page) {
   page.Set(kPeerConnections, Value(counters.connections.load()), {"accepted"});
   page.Set(kPeerConnections, Value(counters.rejected.load()), {"rejected"});
   page.Set(kPeerConnections, Value(counters.refused.load()), {"refused"});
+  for (const FrameMode mode : kFrameModes) {
+    page.Set(kPeerHandshakes, Value(counters.modes.count(mode)), {ToString(mode)});
+  }
   page.Set(kPeerYielded, std::chrono::duration<double>(peers.yielded()).count());
 }
 

@@ -83,6 +83,20 @@ TEST(ConfigTest, SetAcceptsUnquotedTextAndToml) {
             std::string::npos);
 }
 
+TEST(ConfigTest, ARetiredKeyIsRefusedWithTheRemedyUnlessItIsOff) {
+  Fields fields;
+  ConfigSchema schema = fields.Schema();
+  schema.Retire("io.shared", "set io.depth");
+  EXPECT_TRUE(schema.LoadText("[io]\nshared = false\n", "f.toml").ok());
+  for (const char* value : {"true", "0", "'false'"}) {
+    const Status status =
+        schema.LoadText("[io]\nshared = " + std::string(value) + "\n", "f.toml");
+    EXPECT_EQ(status.message(), "f.toml:2: 'io.shared' is no longer supported: set io.depth");
+  }
+  EXPECT_FALSE(schema.Set("io.shared=true").ok());
+  EXPECT_EQ(schema.Render().find("shared"), std::string::npos);
+}
+
 TEST(ConfigTest, AMissingFileIsNamed) {
   Fields fields;
   Status status = fields.Schema().LoadFile("/nonexistent/agent.toml");

@@ -21,7 +21,8 @@ declare -A base=([agent]=--set=node=n0 [coordinator]=--set=cluster=c [fault]=--s
 
 printf 'short' >"$dir/short"
 head -c 32 /dev/urandom | base64 >"$dir/open"
-chmod 600 "$dir/short"
+head -c 32 /dev/urandom | base64 >"$dir/secret"
+chmod 600 "$dir/short" "$dir/secret"
 chmod 644 "$dir/open"
 printf 'no pem' >"$dir/pem"
 tls() { printf -- '--set=tls.ca=%s\n--set=tls.cert=%s\n--set=tls.key=%s\n' "$1" "$1" "$1"; }
@@ -48,6 +49,9 @@ expect_refused agent ".prom" --set=metrics.textfile=/tmp/metrics
 expect_refused agent "tls" --set=data_listen=0.0.0.0:7001
 expect_refused agent "tls" --set=coordinator=10.1.2.3:7070
 expect_refused agent "secret" --set=peers.listen=0.0.0.0:7002
+expect_refused agent "no TLS is configured" --set=peers.listen=0.0.0.0:7002 "--set=peers.secret_file=$dir/secret"
+expect_refused agent "no TLS is configured" --set=peers.advertise=10.0.0.1:7002 "--set=peers.secret_file=$dir/secret"
+expect_refused agent "over TLS only" --set=peers.plain_text=true "--set=peers.secret_file=$dir/secret"
 expect_refused agent "peers.secret_file" "--set=peers.secret_file=$dir/absent"
 expect_refused agent "chmod o=" "--set=peers.secret_file=$dir/open"
 expect_refused agent "bytes" "--set=peers.secret_file=$dir/short"
@@ -57,10 +61,18 @@ expect_refused agent "PEM" "${no_pem[@]}"
 expect_refused agent "directory" --config "$dir"
 expect_refused agent "cannot read" --config "$dir/absent.toml"
 
+# Loopback is no boundary between users.
+expect_refused agent "insecure_loopback" --set=coordinator=127.0.0.1:7070
+expect_refused agent "insecure_loopback" --set=data_listen=127.0.0.1:7001
+expect_refused agent "insecure_loopback" --set=peers.listen=127.0.0.1:7002
+expect_refused coordinator "insecure_loopback" --set=listen=127.0.0.1:7070
+expect_refused fault "insecure_loopback" --set=listen=127.0.0.1:7079
+
 expect_refused coordinator "cluster" --set=cluster=
 expect_refused coordinator "address" --set=listen=::::
 expect_refused coordinator "port" --set=listen=127.0.0.1:99999
 expect_refused coordinator "tls" --set=listen=0.0.0.0:7070
+expect_refused coordinator "tls" --set=store=etcd://10.0.0.1:2379
 expect_refused coordinator "absolute" --set=data_dir=data
 expect_refused coordinator "log_level" --set=log_level=verbose
 expect_refused coordinator "metrics.token_file" --set=metrics.listen=0.0.0.0:9465
@@ -93,6 +105,16 @@ out=$("$bin/holdfast-coordinator" --set=peers.parity=4 --set=peers.group_nodes=3
   failed=1
 }
 
+rc=0
+out=$("$bin/holdfast-agent" --set=node=n0 --set=run_dir="$dir/run" --set=data_dirs="[\"$dir/disk\"]" \
+  --set=peers.listen=0.0.0.0:7002 "--set=peers.secret_file=$dir/secret" 2>&1) || rc=$?
+[[ $rc == 1 && $out == *"no TLS is configured"* && ! -e $dir/run && ! -e $dir/disk ]] || {
+  echo "the agent started without TLS at an address that other machines reach: exit code $rc: $out" >&2
+  failed=1
+}
+
 "$bin/holdfast-agent" --set=node=n0 --check-config >/dev/null
+# The shipped example of an earlier version has the key, which was off.
+"$bin/holdfast-agent" --set=node=n0 --set=peers.plain_text=false --check-config >/dev/null
 "$bin/holdfast-coordinator" --check-config >/dev/null
 exit "$failed"

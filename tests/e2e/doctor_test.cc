@@ -2,7 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "tests/e2e/lan.h"
+#include "tests/e2e/lan_certificates.h"
 #include "tests/e2e/protected_cluster.h"
 
 namespace holdfast::local {
@@ -20,12 +20,13 @@ class DoctorClusterTest : public ProtectedCluster {
     WriteSecret("secret", 's');
     WriteSecret("other", 'o');
     if (!lan_.Make()) GTEST_SKIP() << "no permission to create network namespaces";
+    if (!certificates_.made()) GTEST_SKIP() << "the openssl command is missing";
     for (int node = 0; node < kNodes; ++node) {
       options_.agent_settings_of[node] = {"peers.listen=" + Lan::Address(node) + ":7100"};
       options_.agent_command_of[node] = lan_.CommandAt(node);
     }
-    options_.agent_settings = {"peers.secret_file=" + options_.root + "/secret",
-                               "peers.plain_text=true"};
+    options_.agent_settings = certificates_.Settings();
+    options_.agent_settings.push_back("peers.secret_file=" + options_.root + "/secret");
   }
   void WriteSecret(const std::string& name, char what) const {
     const std::string path = options_.root + "/" + name;
@@ -45,29 +46,17 @@ class DoctorClusterTest : public ProtectedCluster {
     }
     const Cluster asked(at);
     const std::vector<std::string> data = cluster_->DataDirs(0);
-    const auto result = asked.Cli({"doctor",
-                                   "-o",
-                                   "json",
-                                   "--disk",
-                                   "8MiB",
-                                   "--set",
-                                   "cluster=local",
-                                   "--set",
-                                   "node=" + node,
-                                   "--set",
-                                   "coordinator=" + cluster_->endpoint(),
-                                   "--set",
-                                   "run_dir=" + run_dir,
-                                   "--set",
-                                   "data_dirs=[\"" + data[0] + "\"]",
-                                   "--set",
-                                   "arena.bytes=64MiB",
-                                   "--set",
-                                   "peers.listen=" + Lan::Address(place) + ":7100",
-                                   "--set",
-                                   "peers.plain_text=true",
-                                   "--set",
-                                   "peers.secret_file=" + options_.root + "/" + secret});
+    std::vector<std::string> settings = certificates_.Settings();
+    settings.insert(settings.end(), {"cluster=local", "node=" + node,
+                                     "coordinator=" + cluster_->endpoint(), "run_dir=" + run_dir,
+                                     "data_dirs=[\"" + data[0] + "\"]", "arena.bytes=64MiB",
+                                     "peers.listen=" + Lan::Address(place) + ":7100",
+                                     "peers.secret_file=" + options_.root + "/" + secret});
+    std::vector<std::string> command = {"doctor", "-o", "json", "--disk", "8MiB"};
+    for (const std::string& setting : settings) {
+      command.insert(command.end(), {"--set", setting});
+    }
+    const auto result = asked.Cli(command);
     std::map<std::string, nlohmann::json> findings;
     if (!result) return findings;
     shown_ = result->out + result->errors;
@@ -78,6 +67,7 @@ class DoctorClusterTest : public ProtectedCluster {
   }
 
   Lan lan_{kNodes + 1};
+  const LanCertificates certificates_{kNodes + 1};
   std::string shown_;
 };
 

@@ -9,9 +9,8 @@
 #include <cstdio>
 #include <thread>
 
-#include "tests/agent/peers/peers_test_util.h"
 #include "tests/e2e/drilled_job.h"
-#include "tests/e2e/lan.h"
+#include "tests/e2e/lan_certificates.h"
 
 namespace holdfast::local {
 namespace {
@@ -28,27 +27,22 @@ class LinkDrillTest : public DrilledJob {
     DrilledJob::SetUp();
     if (std::system("command -v nft >/dev/null") != 0) GTEST_SKIP() << "the nft command is missing";
     if (!lan_.Make()) GTEST_SKIP() << "no permission to create network namespaces";
+    if (!certificates_.made()) GTEST_SKIP() << "the openssl command is missing";
     const std::string secret = root_ + "/secret";
     std::ofstream(secret) << "sixteen bytes or more of it";
     std::filesystem::permissions(secret, std::filesystem::perms::owner_read);
-    options_.agent_settings = {"peers.secret_file=" + secret, "peers.plain_text=true"};
+    options_.agent_settings = certificates_.Settings();
+    options_.agent_settings.push_back("peers.secret_file=" + secret);
     for (int node = 0; node < kNodes; ++node) {
       options_.agent_command_of[node] = lan_.CommandAt(node);
       options_.agent_settings_of[node] = {"peers.listen=" + Lan::Address(node) + ":7100",
                                           "workers.address=" + Lan::Address(node)};
     }
   }
-  /// Connects the coordinator and the agents' data ports over TLS instead of Unix sockets. Returns
-  /// false if certificates cannot be made.
-  bool UseTls() {
-    std::string names = "IP:" + Lan::Address(0);
-    for (int place = 1; place <= kNodes; ++place) names += ",IP:" + Lan::Address(place);
-    certificates_.emplace(names);
-    if (!certificates_->made()) return false;
-    const agent::PeerTlsFiles files = certificates_->Node();
-    for (const std::string& setting :
-         {"tls.ca=" + files.ca, "tls.cert=" + files.cert, "tls.key=" + files.key}) {
-      options_.agent_settings.push_back(setting);
+  /// Connects the coordinator and the agents' data ports over TLS instead of Unix sockets.
+  void UseTls() {
+    const agent::PeerTlsFiles files = certificates_.files();
+    for (const std::string& setting : certificates_.Settings()) {
       options_.coordinator_settings.push_back(setting);
       options_.injector_settings.push_back(setting);
     }
@@ -64,7 +58,6 @@ class LinkDrillTest : public DrilledJob {
       options_.injector_settings_of[node] = {"listen=" + Lan::Address(node) + ":7079"};
     }
     options_.coordinator_injector_settings = {"listen=" + Lan::Address(kOperator) + ":7079"};
-    return true;
   }
   /// Slows the links of `target` down for a while. The job must end with the same parameters.
   void SlowDown(const std::string& target);
@@ -82,7 +75,7 @@ class LinkDrillTest : public DrilledJob {
   /// be equally slow at times.
   const bool quiet_ = std::getenv("HOLDFAST_QUIET_MACHINE") != nullptr;
   Lan lan_{kNodes + 1};
-  std::optional<agent::TestCertificates> certificates_;
+  const LanCertificates certificates_{kNodes + 1};
 };
 
 /// Polls the coordinator for the committed versions of the job's first launch.
@@ -166,7 +159,7 @@ TEST_F(LinkDrillTest, ASlowLinkOfTwoNodesOnlyDelaysTheJob) {
 }
 
 TEST_F(LinkDrillTest, APartitionedNodeCommitsNothingAndComesBack) {
-  if (!UseTls()) GTEST_SKIP() << "the openssl command is missing";
+  UseTls();
   ASSERT_NO_FATAL_FAILURE(StartJob(kNodes, 0, 1, 100));
   CommitWatch watch(*cluster_, "n2");
   ASSERT_NO_FATAL_FAILURE(Drill({"partition", "--target", "n2", "--duration", "7s"}));
@@ -181,7 +174,7 @@ TEST_F(LinkDrillTest, APartitionedNodeCommitsNothingAndComesBack) {
 }
 
 TEST_F(LinkDrillTest, ASpareReplacesAPartitionedNode) {
-  if (!UseTls()) GTEST_SKIP() << "the openssl command is missing";
+  UseTls();
   ASSERT_NO_FATAL_FAILURE(StartJob(kNodes - 1, 1, 1, 150));
   ASSERT_NO_FATAL_FAILURE(Drill({"partition", "--target", "n1", "--duration", "15s"}));
   EXPECT_LT(report_["recover_ms"], 15'000) << "the job waited for the node";

@@ -1,7 +1,7 @@
 // Nodes with separate addresses, as on real machines: every agent runs in a network namespace, with
 // one switch between them. The tests do not affect the machine's network.
 
-#include "tests/e2e/lan.h"
+#include "tests/e2e/lan_certificates.h"
 #include "tests/e2e/protected_cluster.h"
 
 namespace holdfast::local {
@@ -16,9 +16,13 @@ class NetworkTest : public ProtectedCluster {
     std::ofstream(secret) << "sixteen bytes or more of it";
     std::filesystem::permissions(secret, std::filesystem::perms::owner_read);
     options_.agent_settings.push_back("peers.secret_file=" + secret);
-    options_.agent_settings.push_back("peers.plain_text=true");
+    options_.agent_settings.push_back("peers.encrypt=false");
     options_.agent_settings.push_back("peers.build_timeout_ms=1500");
     if (!lan_.Make()) GTEST_SKIP() << "no permission to create network namespaces";
+    if (!certificates_.made()) GTEST_SKIP() << "the openssl command is missing";
+    for (const std::string& setting : certificates_.Settings()) {
+      options_.agent_settings.push_back(setting);
+    }
     for (int node = 0; node < 4; ++node) Put(node, node);
   }
   /// Runs the node's agent at this place of the network.
@@ -28,6 +32,7 @@ class NetworkTest : public ProtectedCluster {
   }
 
   Lan lan_{5};
+  const LanCertificates certificates_{5};
 };
 
 TEST_F(NetworkTest, AReplacementAtAnotherAddressIsFound) {

@@ -50,6 +50,7 @@ class UsersTest : public ::testing::Test {
     options.arena_bytes = 64ULL << 20;
     options.agent_settings = {"workers.enabled=true", "workers.log_dir=" + root_ + "/logs"};
     options.agent_settings.insert(options.agent_settings.end(), settings_.begin(), settings_.end());
+    options.coordinator_settings = coordinator_settings_;
     cluster_.emplace(options);
     const Status started = cluster_->Start();
     ASSERT_TRUE(started.ok()) << started.ToString();
@@ -107,6 +108,32 @@ class UsersTest : public ::testing::Test {
     return saved;
   }
 
+  /// Tries to join a job as a trainer of this process's user. Returns the error; empty: it joined.
+  std::string ErrorOfJoin(const std::string& job, const std::string& run) {
+    std::vector<uint8_t> bytes(SavedBytes().size());
+    v1::Options options;
+    options.socket_path = cluster_->AgentSocket(0);
+    options.job = job;
+    options.run_id = run;
+    const v1::Tensor tensor = v1::Whole("secret.weight", bytes, {bytes.size()});
+    auto client = v1::Client::Open(options, {&tensor, 1});
+    return client.ok() ? "" : std::string(client.status().ToString());
+  }
+  /// The same from a process of another user. "?": the process failed.
+  std::string StrangersErrorOfJoin(const std::string& job, const std::string& run) {
+    const std::string file = root_ + "/stranger/join-" + job + run;
+    const pid_t child = ::fork();
+    if (child == 0) {
+      const bool user =
+          ::setgroups(0, nullptr) == 0 && ::setgid(kStranger) == 0 && ::setuid(kStranger) == 0;
+      std::ofstream(file) << ErrorOfJoin(job, run);
+      ::_exit(user ? 0 : 1);
+    }
+    int status = -1;
+    EXPECT_EQ(::waitpid(child, &status, 0), child);
+    return status == 0 && fs::exists(file) ? ReadAll(file) : "?";
+  }
+
   /// Whether a connection to the agent, which this process closes again, needs no wait.
   bool FindsRoom() {
     const int fd = ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -119,6 +146,7 @@ class UsersTest : public ::testing::Test {
   }
 
   std::vector<std::string> settings_;  // more of the agent
+  std::vector<std::string> coordinator_settings_;
   std::string root_;
   int runs_ = 0;
   std::optional<Cluster> cluster_;
@@ -156,6 +184,11 @@ TEST_F(UsersTest, AnotherUserGetsNothingOfRootsJob) {
   ASSERT_TRUE(status.is_object());
   EXPECT_TRUE(status["jobs"].empty()) << status.dump();
   EXPECT_EQ(status["other_jobs"], json::array({"roots"}));
+  // Nor can a trainer of the user join the job, in its run or in the next one.
+  for (const char* run : {"run", "another-run"}) {
+    EXPECT_THAT(StrangersErrorOfJoin("roots", run), HasSubstr("uid 0")) << run;
+  }
+  EXPECT_EQ(StrangersErrorOfJoin("theirs", "run"), "") << "the user can join another job";
   // The job is intact, and its owner has it.
   const auto restored = Root({"restore", "roots", "--to", root_ + "/out"});
   EXPECT_EQ(restored.exit_code, 0) << restored.out;
@@ -223,6 +256,8 @@ TEST_F(UsersTest, TheFilesOfAJobBelongToItsOwner) {
   }
   EXPECT_THAT(found, HasSubstr(SavedBytes()));
   EXPECT_EQ(Stranger({"verify", "theirs", "--deep"}).exit_code, 0);
+  // Not even root joins the job of another user.
+  EXPECT_THAT(ErrorOfJoin("theirs", "next"), HasSubstr("uid 65534"));
 }
 
 TEST_F(UsersTest, WorkersRunAsTheUserWhoAsks) {
@@ -374,7 +409,53 @@ time.sleep(60)
   EXPECT_FALSE(Save("roots").empty()) << "the limit is that of another user";
 }
 
-TEST_F(UsersTest, NoSecretIsInAnyPlaceButTheWorkers) {
+/// A cluster whose servers read files with the secret.
+class SecretsTest : public UsersTest {
+ protected:
+  SecretsTest() {
+    const std::string secret = WriteFile("peers.secret");
+    const std::string token = WriteFile("token");
+    settings_ = {"peers.secret_file=" + secret, "metrics.token_file=" + token,
+                 "metrics.listen=127.0.0.1:0"};
+    coordinator_settings_ = {"metrics.token_file=" + token, "metrics.listen=127.0.0.1:0",
+                             "ui.token_file=" + token, "ui.listen=127.0.0.1:0"};
+  }
+  ~SecretsTest() override {
+    std::error_code ignored;
+    fs::remove_all(files_, ignored);
+  }
+  SecretsTest(const SecretsTest&) = delete;
+  SecretsTest& operator=(const SecretsTest&) = delete;
+
+  /// What a server prints for --print-config with these settings.
+  std::string Printed(const std::string& program,
+                      const std::vector<std::string>& settings) const {
+    ProcessOptions options;
+    options.argv = {BinaryDir() + "/" + program, "--print-config"};
+    for (const std::string& setting : settings) {
+      options.argv.insert(options.argv.end(), {"--set", setting});
+    }
+    options.env["TOKEN"] = kSecret;
+    options.log_path = files_ + "/" + program + ".log";
+    auto process = Process::Start(options);
+    EXPECT_TRUE(process) << process.error().ToString();
+    process->WaitFor(kTimeout);
+    EXPECT_EQ(process->exit_code(), 0) << ReadAll(options.log_path);
+    return ReadAll(options.log_path);
+  }
+
+ private:
+  std::string WriteFile(const std::string& name) const {
+    std::string path = files_ + "/" + name;
+    std::ofstream(path) << kSecret << "-of-servers";
+    fs::permissions(path, fs::perms::owner_read | fs::perms::owner_write);
+    return path;
+  }
+
+  const std::string files_ = MakeTempDir("hfk").value();
+};
+
+TEST_F(SecretsTest, NoSecretIsInAnyPlaceButTheWorkers) {
   const std::string file = root_ + "/stranger/env";
   std::ofstream(file) << "TOKEN=" << kSecret << "\n";
   ASSERT_EQ(::chown(file.c_str(), kStranger, kStranger), 0);
@@ -394,6 +475,14 @@ TEST_F(UsersTest, NoSecretIsInAnyPlaceButTheWorkers) {
     seen += Root(shown).out;
   }
   seen += ReadAll(cluster_->AgentLog(0)) + ReadAll(cluster_->CoordinatorLog());
+  seen += ReadAll(cluster_->RunDir(0) + "/keeper.log");
+  for (const auto& [program, settings] :
+       {std::pair("holdfast-agent", settings_),
+        std::pair("holdfast-coordinator", coordinator_settings_)}) {
+    const std::string printed = Printed(program, settings);
+    EXPECT_THAT(printed, HasSubstr("/token\"\n")) << "the names of the files are shown";
+    seen += printed;
+  }
   for (const auto& entry : fs::directory_iterator("/proc")) {
     seen += ReadAll(entry.path().string() + "/cmdline");
   }
@@ -410,7 +499,8 @@ TEST_F(UsersTest, NoSecretIsInAnyPlaceButTheWorkers) {
     EXPECT_EQ(info.st_mode & 0077, 0U) << entry.path();
   }
   EXPECT_GE(files, 2) << "the specification of the worker and the user's own file";
-  for (const pid_t pid : {cluster_->agent(0).pid(), cluster_->coordinator().pid()}) {
+  for (const pid_t pid :
+       {cluster_->agent(0).pid(), cluster_->coordinator().pid(), cluster_->KeeperPid(0)}) {
     struct stat maps {};
     ASSERT_EQ(::stat(fmt::format("/proc/{}/maps", pid).c_str(), &maps), 0);
     const std::string limits = ReadAll(fmt::format("/proc/{}/limits", pid));

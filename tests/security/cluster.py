@@ -107,13 +107,13 @@ class Cluster:
     def folders(self, machine: str) -> list[str]:
         return ["--config-dir", f"{self.folder(machine)}/etc", "--state-dir", f"{self.folder(machine)}/tls"]
 
-    def run(self, machine: str, *arguments: str) -> subprocess.CompletedProcess:
+    def run(self, machine: str, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess:
         """Runs the command as on a machine, with the configuration that is there."""
         self.folder(machine).mkdir(parents=True, exist_ok=True)
         config = self.folder(machine) / "etc" / "cli.toml"
         options_file = ["--config", config] if config.exists() else []
         return subprocess.run([*self.prefix(machine), BIN / "holdfast", *options_file, *arguments],
-                              capture_output=True, text=True, timeout=60, check=False)
+                              input=stdin, capture_output=True, text=True, timeout=60, check=False)
 
     def hf(self, *arguments: str, machine: str = "coordinator") -> str:
         """Runs the command, which must succeed, and returns its output."""

@@ -190,6 +190,17 @@ class JoinTest(ClusterTest):
         self.assertIn("used token", again.stderr)
         self.assertEqual(cluster.join("n2", fresh).returncode, 0)
 
+    def test_a_token_is_read_from_stdin(self):
+        cluster = self.make()
+        token = cluster.token("--node", "n1")
+        at = ("join", cluster.join_address, "-", "--name", "n1", "--address", HOST, *cluster.folders("n1"))
+        for wrong in ("", "\n", "holdfast1.00\n"):
+            done = cluster.run("n1", *at, stdin=wrong)
+            self.assertNotEqual(done.returncode, 0, wrong)
+        done = cluster.run("n1", *at, stdin=token + "\n")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertTrue(cluster.identity("n1").exists())
+
     def test_one_of_many_machines_gets_a_token(self):
         cluster = self.make()
         token = cluster.token()

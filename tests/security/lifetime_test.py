@@ -7,7 +7,7 @@ import subprocess
 import time
 import unittest
 
-from cluster import HOST, ClusterTest, call, wait_for
+from cluster import HOST, ClusterTest, call, free_port, wait_for
 
 
 def serial(path) -> str:
@@ -70,10 +70,22 @@ class LifetimeTest(ClusterTest):
 
     def test_a_revoked_operator_may_do_nothing(self):
         cluster = self.make()
+        data = f"{HOST}:{free_port()}"
+        cluster.add_node("n1", settings=(f"data_listen={data}",))
         self.assertEqual(cluster.join("bob", cluster.token("--node", "bob", role="operator")).returncode, 0)
         cluster.hf("certificates", machine="bob")
+
+        def dumps(name: str) -> bool:
+            return call(data, "/holdfast.agent.Agent/Dump", cluster.folder(name) / "etc" / "operator.pem",
+                        cluster.folder("n1") / "tls" / "ca.crt")
+
+        self.assertTrue(dumps("bob"))
+        begin = time.monotonic()
         cluster.hf("revoke", "operator", "bob", "--yes")
         wait_for(lambda: cluster.run("bob", "status").returncode != 0, 5, "the operator is refused")
+        wait_for(lambda: not dumps("bob"), 5, "an agent refuses the operator, too")
+        self.assertLess(time.monotonic() - begin, 5)
+        self.assertTrue(dumps("coordinator"), "another operator is not affected")
         self.assertIn("(revoked) has no role", cluster.run("bob", "certificates").stderr)
         self.assertIn("join again with a new token", cluster.run("bob", "certificates").stderr)
         cluster.hf("certificates")  # the other operator is not affected

@@ -141,6 +141,14 @@ class NetworkTest(ClusterTest):
                 self.assertTrue(self.accepts_handshake(address, good["agent"]), address)
                 for kind, identity in bad.items():
                     self.assertFalse(self.accepts_handshake(address, identity), f"{address} {kind}")
+            # A frame in plain text, as of a node without certificates.
+            answer = b""
+            with socket.create_connection((node, PEERS_PORT), timeout=10) as plain, \
+                    contextlib.suppress(ConnectionResetError):
+                plain.sendall(b"HFPF" + bytes(28))
+                while piece := plain.recv(4096):
+                    answer += piece
+            self.assertIn(b"set tls.ca, tls.cert and tls.key on all nodes", answer)
             for address, method in grpc.items():
                 self.assertTrue(call(address, method, good["operator"], authorities), method)
                 for kind, identity in misnamed.items():

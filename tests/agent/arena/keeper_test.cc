@@ -5,6 +5,7 @@
 #include <grp.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -268,6 +269,24 @@ TEST_F(KeeperTest, AnErrorNamesWhyItCannotBeStarted) {
   auto bad = KeeperClient::ConnectOrStart(run_dir_.path(), no_program, Clock::Real());
   ASSERT_FALSE(bad);
   EXPECT_THAT(bad.error().message(), HasSubstr("Exec format error"));
+}
+
+TEST_F(KeeperTest, ItsMemoryIsInNoCoreDump) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_CORE, &before), 0);
+  const rlimit raised{before.rlim_max, before.rlim_max};
+  ASSERT_GT(raised.rlim_cur, 0U) << "the test sees no change of the limit";
+  ASSERT_EQ(::setrlimit(RLIMIT_CORE, &raised), 0);
+  KeeperClient client = Connect();
+  ::setrlimit(RLIMIT_CORE, &before);
+  const auto pid = static_cast<pid_t>(client.Usage()->pid);
+  rlimit keepers{};
+  ASSERT_EQ(::prlimit(pid, RLIMIT_CORE, nullptr, &keepers), 0);
+  EXPECT_EQ(keepers.rlim_cur, 0U);
+  std::ifstream filter("/proc/" + std::to_string(pid) + "/coredump_filter");
+  std::string text;
+  filter >> text;
+  EXPECT_EQ(text, "00000000");
 }
 
 std::pair<int, std::string> RunKeeper(const std::string& arguments) {

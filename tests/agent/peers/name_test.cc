@@ -129,7 +129,22 @@ TEST_F(PeerNameTest, ARevokedNodeIsRefusedByBothSides) {
   EXPECT_EQ(FetchOnce(), Status::Ok());
 }
 
-TEST_F(PeerNameTest, ARevocationEndsAnOpenStream) {
+/// Open connections, encrypted and with tags.
+class OpenStreamTest : public PeerNameTest, public ::testing::WithParamInterface<bool> {
+ protected:
+  OpenStreamTest() { server_options_.encrypt = transport_options_.encrypt = GetParam(); }
+  /// Expects that the connections of the server have the mode of this test.
+  static void ExpectMode(const TcpPeerServer& server) {
+    const FrameModes& modes = server.counters().modes;
+    EXPECT_EQ(modes.count(FrameMode::kTls) > 0, GetParam());
+    EXPECT_EQ(modes.count(FrameMode::kMac) > 0, !GetParam());
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Modes, OpenStreamTest, ::testing::Bool(), [](const auto& mode) {
+  return std::string(mode.param ? "encrypted" : "tagged");
+});
+
+TEST_P(OpenStreamTest, ARevocationEndsIt) {
   TestObject& object = source_.Add(2, 4 << 20);
   object.SetFinal(1 << 20);  // the rest comes later
   auto server = TcpPeerServer::Start(server_options_, source_);
@@ -142,9 +157,10 @@ TEST_F(PeerNameTest, ARevocationEndsAnOpenStream) {
   const auto begun = Clock::Real().Now();
   EXPECT_FALSE((*stream)->Read(unit, Far()));
   EXPECT_LT(Clock::Real().Now() - begun, std::chrono::seconds(5));
+  ExpectMode(**server);
 }
 
-TEST_F(PeerNameTest, NewFilesAreUsedForNewConnections) {
+TEST_P(OpenStreamTest, NewFilesAreUsedForNewConnectionsOnly) {
   TestObject& object = source_.Add(2, 4 << 20);
   object.SetFinal(1 << 20);
   auto server = TcpPeerServer::Start(server_options_, source_);
@@ -171,6 +187,7 @@ TEST_F(PeerNameTest, NewFilesAreUsedForNewConnections) {
     bytes += *got;
   }
   EXPECT_EQ(bytes, 3U << 20);
+  ExpectMode(**server);
 }
 
 TEST_F(PeerNameTest, FilesThatCannotBeUsedAreNotUsed) {

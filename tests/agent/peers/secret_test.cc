@@ -119,6 +119,12 @@ TEST(PeersConfigTest, InvalidValuesAreRefused) {
   config.secret_file = "/etc/secret";
   EXPECT_THAT(config.Check(false).message(), HasSubstr("set tls.ca")) << "a secret is not enough";
   EXPECT_EQ(config.Check(true), Status::Ok());
+  // A machine that reaches this address reaches peers.listen.
+  config.listen = "127.0.0.1:7072";
+  EXPECT_EQ(config.Check(false), Status::Ok());
+  config.advertise = "10.0.0.1:7072";
+  EXPECT_THAT(config.Check(false).message(), HasSubstr("peers.advertise 10.0.0.1:7072"));
+  EXPECT_EQ(config.Check(true), Status::Ok());
 }
 
 }  // namespace

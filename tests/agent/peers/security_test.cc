@@ -34,6 +34,7 @@ class SecurityTest : public ::testing::Test {
     auto got = Fetch(**transport, (*server)->address(), ShardRequest(1, 0, 100), Far());
     (*server)->Stop();
     rejected_ = (*server)->counters().rejected;
+    plain_ = (*server)->counters().modes.count(FrameMode::kPlain);
     if (!got) return got.error();
     EXPECT_EQ(got->size(), 100U);
     return Status::Ok();
@@ -44,18 +45,21 @@ class SecurityTest : public ::testing::Test {
   TcpPeerServerOptions server_options_;
   TcpTransportOptions transport_options_;
   uint64_t rejected_ = 0;
+  uint64_t plain_ = 0;  // connections without TLS that completed the handshake
 };
 
 TEST_F(SecurityTest, SecretsMustBeTheSame) {
   server_options_.secret_file = dir_.Write("a", "0123456789abcdef");
   transport_options_.secret_file = dir_.Write("b", "0123456789abcdef");
   EXPECT_EQ(FetchStatus(), Status::Ok());
+  EXPECT_EQ(plain_, 1U);
   for (const char* other : {"0123456789abcdeg", "0123456789abcdef\n", "0123456789abcdef0"}) {
     transport_options_.secret_file = dir_.Write("b", other);
     const Status status = FetchStatus();
     EXPECT_EQ(status.code(), ErrorCode::kPermissionDenied);
     EXPECT_THAT(status.message(), HasSubstr("peers.secret_file must hold the same bytes"));
     EXPECT_EQ(rejected_, 1U);
+    EXPECT_EQ(plain_, 0U);
   }
   transport_options_.secret_file.clear();
   EXPECT_EQ(FetchStatus().code(), ErrorCode::kPermissionDenied);
@@ -79,12 +83,21 @@ TEST_F(SecurityTest, BeyondThisMachineTlsIsRequiredAtTheStart) {
     EXPECT_THAT(status.message(), HasSubstr("set tls.ca"));
   }
   server_options_.listen = "0.0.0.0:0";
-  server_options_.plain_text = true;
-  EXPECT_FALSE(TcpPeerServer::Start(server_options_, source_)) << "neither TLS nor a secret";
   server_options_.secret_file = dir_.Write("a", std::string(16, 's'));
-  EXPECT_TRUE(TcpPeerServer::Start(server_options_, source_));
-  server_options_.plain_text = false;
-  EXPECT_FALSE(TcpPeerServer::Start(server_options_, source_)) << "a secret alone is not enough";
+  EXPECT_FALSE(TcpPeerServer::Start(server_options_, source_)) << "a secret is not enough";
+}
+
+TEST_F(SecurityTest, BeyondThisMachineAClientNeedsTls) {
+  transport_options_.secret_file = dir_.Write("a", std::string(16, 's'));
+  auto transport = MakeTcpTransport(transport_options_);
+  ASSERT_TRUE(transport);
+  // Refused before it connects: nothing listens at the addresses.
+  for (const char* address : {"10.77.0.1:7100", "[2001:db8::1]:7100", "node.invalid:7100"}) {
+    const auto got = Fetch(**transport, address, ShardRequest(1, 0, 100), Far());
+    ASSERT_FALSE(got) << address;
+    EXPECT_EQ(got.error().code(), ErrorCode::kInvalidArgument) << got.error().ToString();
+    EXPECT_THAT(got.error().message(), HasSubstr("set tls.ca"));
+  }
 }
 
 TEST_F(SecurityTest, InvalidOptionsAreRefusedAtTheStart) {
@@ -116,7 +129,10 @@ class TlsTest : public SecurityTest {
   const TestCertificates& certificates_ = TestCertificates::Get();
 };
 
-TEST_F(TlsTest, CertificatesOfTheAuthorityAreAccepted) { EXPECT_EQ(FetchStatus(), Status::Ok()); }
+TEST_F(TlsTest, CertificatesOfTheAuthorityAreAccepted) {
+  EXPECT_EQ(FetchStatus(), Status::Ok());
+  EXPECT_EQ(plain_, 0U);
+}
 
 TEST_F(TlsTest, CertificatesAreAcceptedByName) {
   // For "localhost" the certificate must contain exactly that name.

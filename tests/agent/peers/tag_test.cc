@@ -90,6 +90,8 @@ class FrameTagTest : public ::testing::Test {
     (*server)->Stop();
     rejected_ = (*server)->counters().rejected;
     streams_ = (*server)->counters().streams;
+    encrypted_ = (*server)->counters().modes.count(FrameMode::kTls);
+    tagged_ = (*server)->counters().modes.count(FrameMode::kMac);
     wire_ = tap.Wire();
     return outcome;
   }
@@ -115,6 +117,8 @@ class FrameTagTest : public ::testing::Test {
   TcpTransportOptions transport_options_;
   uint64_t rejected_ = 0;
   uint64_t streams_ = 0;
+  uint64_t encrypted_ = 0;  // connections
+  uint64_t tagged_ = 0;
   std::string wire_;
 };
 
@@ -131,6 +135,8 @@ TEST_F(FrameTagTest, FramesWithTagsAreReadableAndEncryptedOnesAreNot) {
       // One side that insists is enough.
       EXPECT_EQ(IsLegible(), !server && !client) << server << client;
       EXPECT_EQ(wire_.find("HFPF") != std::string::npos, !server && !client);
+      EXPECT_EQ(tagged_, !server && !client ? 1U : 0U);
+      EXPECT_EQ(encrypted_, !server && !client ? 0U : 1U);
     }
   }
 }
