@@ -16,7 +16,7 @@ constexpr const char* kAgentHint = "is holdfast-agent running there?";
 /// The read rate of the slowest device that a deep check is expected to read.
 constexpr uint64_t kSlowBytesPerMs = 20'000;
 
-/// Checks the pieces of one stream, of a complete image or a part, and passes them to the sink.
+/// Checks the pieces of one stream and passes them to the sink.
 class PieceChecker {
  public:
   PieceChecker(const ShardKey& key, const agent::ReadShardRequest& request, const std::string& peer,
@@ -24,7 +24,6 @@ class PieceChecker {
       : key_(key),
         peer_(peer),
         sink_(sink),
-        whole_(!request.part()),
         next_(request.offset()),
         end_(request.offset() + request.bytes()) {}
 
@@ -59,7 +58,6 @@ class PieceChecker {
     if (seal->identity.key() != key_)
       return Damage("the agent sent " + ToString(seal->identity.key()) + " instead");
     seal_ = *std::move(seal);
-    if (whole_) end_ = seal_.image_bytes;
     if (end_ > seal_.image_bytes) {
       return Damage(
           fmt::format("the image has {} bytes, {} were expected", seal_.image_bytes, end_));
@@ -76,9 +74,8 @@ class PieceChecker {
   const std::string& peer_;
   ShardSink& sink_;
   ShardSeal seal_;
-  const bool whole_;
   uint64_t next_;
-  uint64_t end_;
+  const uint64_t end_;
   bool begun_ = false;
 };
 
@@ -101,11 +98,6 @@ Result<AgentClient> AgentClient::Open(const std::string& name, const std::string
   HOLDFAST_ASSIGN_OR_RETURN(auto channel, OpenChannel(address, options));
   return AgentClient(agent::Agent::NewStub(channel), "the agent of node " + name + " at " + address,
                      options.timeout_ms);
-}
-
-Status AgentClient::ReadShard(const ShardKey& key, Tier tier, ShardSink& sink) const {
-  const auto request = RequestOf<agent::ReadShardRequest>(key, tier);
-  return RetryBusy([&](bool* busy) { return ReadOnce(key, request, sink, busy); });
 }
 
 Status AgentClient::ReadPart(const ShardKey& key, Tier tier, uint64_t offset, uint64_t bytes,
