@@ -111,29 +111,17 @@ Status AgentClient::ReadPart(const ShardKey& key, Tier tier, uint64_t offset, ui
 
 Status AgentClient::ReadOnce(const ShardKey& key, const agent::ReadShardRequest& request,
                              ShardSink& sink, bool* busy) const {
-  grpc::ClientContext call;
-  OnInterrupt cancel([&call] { call.TryCancel(); });
-  SilenceGuard guard(call, timeout_ms_);
-  auto stream = stub_->ReadShard(&call, request);
   PieceChecker checker(key, request, peer_, sink);
-  agent::ShardPiece piece;
-  Status taken;
-  bool any = false;
-  while (taken.ok() && stream->Read(&piece)) {
-    any = true;
-    guard.Pause();
-    taken = checker.Take(piece);
-    guard.Touch();
-  }
-  if (!taken.ok()) call.TryCancel();
-  grpc::Status finished = stream->Finish();
-  HOLDFAST_RETURN_IF_ERROR(Interrupt::Check());
-  HOLDFAST_RETURN_IF_ERROR(taken);
-  if (guard.expired()) finished = {grpc::StatusCode::DEADLINE_EXCEEDED, "silent"};
+  HOLDFAST_ASSIGN_OR_RETURN(
+      const StreamEnd end,
+      ReadStream<agent::ShardPiece>(
+          timeout_ms_, [&](grpc::ClientContext* call) { return stub_->ReadShard(call, request); },
+          [&](const agent::ShardPiece& piece) { return checker.Take(piece); }));
+  const grpc::Status& finished = end.finished;
   Status status = FromTransport(finished, peer_, timeout_ms_, kAgentHint);
   // Error details come from the agent itself: it refused the read because it is busy.
   bool refused = status.code() == ErrorCode::kUnavailable && !finished.error_details().empty();
-  *busy = !any && (refused || IsSlowHandshake(finished));
+  *busy = !end.any && (refused || IsSlowHandshake(finished));
   HOLDFAST_RETURN_IF_ERROR(status);
   return checker.End();
 }
