@@ -4,8 +4,8 @@
 #include <memory>
 #include <string>
 
-#include "agent/chunks/chunk_source.h"
 #include "agent/parity/member_streams.h"
+#include "storage/chunks/chunk_source.h"
 
 namespace holdfast::agent {
 

@@ -100,48 +100,22 @@ Result<ShardSeal> PeerChunks::ReadSeal() {
 Status PeerChunks::Read(const ShardSeal& seal, std::span<WantedChunk> chunks) {
   HOLDFAST_RETURN_IF_ERROR(CheckWanted(key_, seal, chunks));
   const CountedRead counted(reads_.get());
-  Status damage;
-  for (size_t i = 0; i < chunks.size();) {
-    if (chunks[i].done) {
-      ++i;
-      continue;
-    }
-    size_t end = i + 1;
-    while (end < chunks.size() && !chunks[end].done &&
-           chunks[end].index == chunks[end - 1].index + 1) {
-      ++end;
-    }
-    Status failed;
-    i += ReadRun(seal, chunks.subspan(i, end - i), failed);
-    if (failed.ok()) continue;
-    // A node without parity drops a damaged replica. The damage is then the reason.
-    if (failed.code() != ErrorCode::kDataLoss) return damage.ok() ? failed : damage;
-    if (damage.ok()) damage = failed;
-  }
-  return damage;
+  return ReadRuns(chunks, [&](std::span<WantedChunk> run) { return ReadRun(seal, run); });
 }
 
-size_t PeerChunks::ReadRun(const ShardSeal& seal, std::span<WantedChunk> run, Status& failed) {
+Status PeerChunks::ReadRun(const ShardSeal& seal, std::span<WantedChunk> run) {
   PeerRequest request = RequestFor(PeerRequestKind::kShard);
   request.digest = seal.digest();
   request.offset = run.front().index * kChunkBytes;
   for (const WantedChunk& chunk : run) request.bytes += chunk.into.size();
-  auto stream = Open(request);
-  if (!stream) {
-    failed = stream.error();
-    return run.size();
-  }
-  for (size_t i = 0; i < run.size(); ++i) {
-    failed = ReadChunk(**stream, run[i].into);
-    if (!failed.ok()) return i + 1;
-    run[i].done = IsChunk(seal, run[i].index, run[i].into);
-    if (!run[i].done) {
-      failed = BadChunkError(seal, run[i].index);
-      return i + 1;
-    }
+  HOLDFAST_ASSIGN_OR_RETURN(auto stream, Open(request));
+  for (WantedChunk& chunk : run) {
+    HOLDFAST_RETURN_IF_ERROR(ReadChunk(*stream, chunk.into));
+    chunk.done = IsChunk(seal, chunk.index, chunk.into);
+    if (!chunk.done) return BadChunkError(seal, chunk.index);
     HOLDFAST_CRASH_POINT("agent.mid_restore");
   }
-  return run.size();
+  return Status::Ok();
 }
 
 Status PeerChunks::ReadChunk(PeerStream& stream, std::span<std::byte> into) const {

@@ -5,8 +5,8 @@
 #include <memory>
 #include <string>
 
-#include "agent/chunks/chunk_source.h"
 #include "agent/peers/transport.h"
+#include "storage/chunks/chunk_source.h"
 
 namespace holdfast::agent {
 
@@ -44,9 +44,7 @@ class PeerChunks final : public ChunkSource {
   PeerRequest RequestFor(PeerRequestKind kind) const;
   /// Waits while the node is at its limit of connections.
   Result<std::unique_ptr<PeerStream>> Open(const PeerRequest& request);
-  /// Reads consecutive chunks and returns how many it has dealt with: `failed` is the error of the
-  /// last one.
-  size_t ReadRun(const ShardSeal& seal, std::span<WantedChunk> run, Status& failed);
+  Status ReadRun(const ShardSeal& seal, std::span<WantedChunk> run);
   Status ReadChunk(PeerStream& stream, std::span<std::byte> into) const;
   /// Adds what to do about an address that other machines cannot reach.
   Status Explain(const Status& status) const;

@@ -4,11 +4,11 @@
 #include <string>
 #include <vector>
 
-#include "agent/chunks/source_selector.h"
 #include "agent/pipeline/coordinator_link.h"
 #include "agent/pipeline/rank_registry.h"
 #include "base/mutex.h"
 #include "base/tiers.h"
+#include "storage/chunks/source_selector.h"
 #include "storage/volume/volume.h"
 
 namespace holdfast::agent {

@@ -5,9 +5,9 @@
 #include <cstring>
 #include <utility>
 
-#include "agent/chunks/source_selector.h"
 #include "agent/pipeline/parallel.h"
 #include "base/log.h"
+#include "storage/chunks/source_selector.h"
 
 namespace holdfast::agent {
 namespace {

@@ -2,9 +2,9 @@
 
 #include <cstddef>
 
-#include "agent/chunks/disk_chunks.h"
-#include "agent/chunks/tier_chunks.h"
 #include "agent/pipeline/memory_chunks.h"
+#include "storage/chunks/disk_chunks.h"
+#include "storage/chunks/tier_chunks.h"
 
 namespace holdfast::agent {
 

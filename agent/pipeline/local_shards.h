@@ -3,10 +3,10 @@
 #include <memory>
 #include <vector>
 
-#include "agent/chunks/chunk_source.h"
 #include "agent/pipeline/damage_tracker.h"
 #include "agent/pipeline/rank_registry.h"
 #include "base/tiers.h"
+#include "storage/chunks/chunk_source.h"
 #include "storage/volume/volume.h"
 
 namespace holdfast::agent {

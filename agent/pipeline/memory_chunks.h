@@ -4,8 +4,8 @@
 #include <memory>
 #include <string>
 
-#include "agent/chunks/chunk_source.h"
 #include "agent/pipeline/rank_registry.h"
+#include "storage/chunks/chunk_source.h"
 
 namespace holdfast::agent {
 

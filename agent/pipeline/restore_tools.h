@@ -4,13 +4,13 @@
 #include <string>
 
 #include "agent/chunks/decoded_chunks.h"
-#include "agent/chunks/source_selector.h"
 #include "agent/pipeline/coordinator_link.h"
 #include "agent/pipeline/damage_tracker.h"
 #include "agent/pipeline/executor.h"
 #include "agent/pipeline/local_shards.h"
 #include "base/clock.h"
 #include "base/tiers.h"
+#include "storage/chunks/source_selector.h"
 #include "storage/volume/volume.h"
 
 namespace holdfast::agent {

@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <cstring>
 
-#include "agent/chunks/tier_chunks.h"
 #include "agent/pipeline/sparse_image.h"
 #include "base/crash_point.h"
 #include "base/log.h"
+#include "storage/chunks/tier_chunks.h"
 
 namespace holdfast::agent {
 namespace {

@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "agent/arena/sealed_file.h"
-#include "agent/chunks/source_selector.h"
 #include "agent/pipeline/chunk_cache.h"
 #include "agent/pipeline/restore_tools.h"
 #include "agent/pipeline/shard_header.h"
 #include "base/mutex.h"
+#include "storage/chunks/source_selector.h"
 
 namespace holdfast::agent {
 

@@ -16,7 +16,7 @@ constexpr const char* kAgentHint = "is holdfast-agent running there?";
 /// The read rate of the slowest device that a deep check is expected to read.
 constexpr uint64_t kSlowBytesPerMs = 20'000;
 
-/// Checks the pieces of one stream, of a complete image or a part, and passes them to the sink.
+/// Checks the pieces of one stream and passes them to the sink.
 class PieceChecker {
  public:
   PieceChecker(const ShardKey& key, const agent::ReadShardRequest& request, const std::string& peer,
@@ -24,7 +24,6 @@ class PieceChecker {
       : key_(key),
         peer_(peer),
         sink_(sink),
-        whole_(!request.part()),
         next_(request.offset()),
         end_(request.offset() + request.bytes()) {}
 
@@ -59,7 +58,6 @@ class PieceChecker {
     if (seal->identity.key() != key_)
       return Damage("the agent sent " + ToString(seal->identity.key()) + " instead");
     seal_ = *std::move(seal);
-    if (whole_) end_ = seal_.image_bytes;
     if (end_ > seal_.image_bytes) {
       return Damage(
           fmt::format("the image has {} bytes, {} were expected", seal_.image_bytes, end_));
@@ -76,9 +74,8 @@ class PieceChecker {
   const std::string& peer_;
   ShardSink& sink_;
   ShardSeal seal_;
-  const bool whole_;
   uint64_t next_;
-  uint64_t end_;
+  const uint64_t end_;
   bool begun_ = false;
 };
 
@@ -103,11 +100,6 @@ Result<AgentClient> AgentClient::Open(const std::string& name, const std::string
                      options.timeout_ms);
 }
 
-Status AgentClient::ReadShard(const ShardKey& key, Tier tier, ShardSink& sink) const {
-  const auto request = RequestOf<agent::ReadShardRequest>(key, tier);
-  return RetryBusy([&](bool* busy) { return ReadOnce(key, request, sink, busy); });
-}
-
 Status AgentClient::ReadPart(const ShardKey& key, Tier tier, uint64_t offset, uint64_t bytes,
                              ShardSink& sink) const {
   auto request = RequestOf<agent::ReadShardRequest>(key, tier);
@@ -119,29 +111,17 @@ Status AgentClient::ReadPart(const ShardKey& key, Tier tier, uint64_t offset, ui
 
 Status AgentClient::ReadOnce(const ShardKey& key, const agent::ReadShardRequest& request,
                              ShardSink& sink, bool* busy) const {
-  grpc::ClientContext call;
-  OnInterrupt cancel([&call] { call.TryCancel(); });
-  SilenceGuard guard(call, timeout_ms_);
-  auto stream = stub_->ReadShard(&call, request);
   PieceChecker checker(key, request, peer_, sink);
-  agent::ShardPiece piece;
-  Status taken;
-  bool any = false;
-  while (taken.ok() && stream->Read(&piece)) {
-    any = true;
-    guard.Pause();
-    taken = checker.Take(piece);
-    guard.Touch();
-  }
-  if (!taken.ok()) call.TryCancel();
-  grpc::Status finished = stream->Finish();
-  HOLDFAST_RETURN_IF_ERROR(Interrupt::Check());
-  HOLDFAST_RETURN_IF_ERROR(taken);
-  if (guard.expired()) finished = {grpc::StatusCode::DEADLINE_EXCEEDED, "silent"};
+  HOLDFAST_ASSIGN_OR_RETURN(
+      const StreamEnd end,
+      ReadStream<agent::ShardPiece>(
+          timeout_ms_, [&](grpc::ClientContext* call) { return stub_->ReadShard(call, request); },
+          [&](const agent::ShardPiece& piece) { return checker.Take(piece); }));
+  const grpc::Status& finished = end.finished;
   Status status = FromTransport(finished, peer_, timeout_ms_, kAgentHint);
   // Error details come from the agent itself: it refused the read because it is busy.
   bool refused = status.code() == ErrorCode::kUnavailable && !finished.error_details().empty();
-  *busy = !any && (refused || IsSlowHandshake(finished));
+  *busy = !end.any && (refused || IsSlowHandshake(finished));
   HOLDFAST_RETURN_IF_ERROR(status);
   return checker.End();
 }

@@ -13,7 +13,7 @@
 
 namespace holdfast::cli {
 
-/// Receives a shard in order. Every chunk has been compared with the seal.
+/// Receives a part of a shard in order. Every chunk has been compared with the seal.
 class ShardSink {
  public:
   virtual ~ShardSink() = default;
@@ -28,12 +28,10 @@ class AgentClient {
   static Result<AgentClient> Open(const std::string& name, const std::string& address,
                                   const GlobalOptions& options);
 
-  /// Streams a shard into `sink`. The seal must be of `key`, and each piece must be the next
+  /// Streams the image bytes [offset, offset + bytes) of a shard into `sink`, in complete chunks.
+  /// `offset` is a chunk's first byte. The seal must be of `key`, and each piece must be the next
   /// complete chunk and match its CRC-32C; otherwise returns DataLoss with node, shard and chunk.
   /// Returns DeadlineExceeded when nothing arrives for the time-out.
-  Status ReadShard(const ShardKey& key, Tier tier, ShardSink& sink) const;
-  /// Streams only the image bytes [offset, offset + bytes). `offset` is a chunk's first byte;
-  /// `sink` gets complete chunks.
   Status ReadPart(const ShardKey& key, Tier tier, uint64_t offset, uint64_t bytes,
                   ShardSink& sink) const;
   /// Makes the agent verify a shard. The time-out of a deep check grows with `image_bytes`.

@@ -208,23 +208,13 @@ Result<std::vector<std::string>> CoordinatorClient::GetAudit(int64_t since_wall_
 Status CoordinatorClient::Backup(BackupSink& sink) {
   // This call finds the coordinator that leads.
   HOLDFAST_ASSIGN_OR_RETURN([[maybe_unused]] const auto status, GetStatus(""));
-  grpc::ClientContext call;
-  OnInterrupt cancel([&call] { call.TryCancel(); });
-  SilenceGuard guard(call, timeout_ms_);
-  const auto stream = coordinators_->stub().Backup(&call, {});
-  coordinator::BackupPart part;
-  Status taken;
-  while (taken.ok() && stream->Read(&part)) {
-    guard.Pause();
-    taken = sink.Take(part);
-    guard.Touch();
-  }
-  if (!taken.ok()) call.TryCancel();
-  grpc::Status finished = stream->Finish();
-  HOLDFAST_RETURN_IF_ERROR(Interrupt::Check());
-  HOLDFAST_RETURN_IF_ERROR(taken);
-  if (guard.expired()) finished = {grpc::StatusCode::DEADLINE_EXCEEDED, "silent"};
-  return FromTransport(finished, peer_, timeout_ms_, kCoordinatorHint);
+  HOLDFAST_ASSIGN_OR_RETURN(
+      const StreamEnd end,
+      ReadStream<coordinator::BackupPart>(
+          timeout_ms_,
+          [&](grpc::ClientContext* call) { return coordinators_->stub().Backup(call, {}); },
+          [&](coordinator::BackupPart& part) { return sink.Take(part); }));
+  return FromTransport(end.finished, peer_, timeout_ms_, kCoordinatorHint);
 }
 
 Result<coordinator::ListIncidentsReply> CoordinatorClient::ListIncidents(const std::string& job,

@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/mutex.h"
+#include "cli/core/interrupt.h"
 #include "cli/core/options.h"
 #include "coordinator/api/channel.h"
 
@@ -67,5 +68,37 @@ class SilenceGuard {
   bool stopped_ HOLDFAST_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
+
+/// How a stream ended that the server sent.
+struct StreamEnd {
+  grpc::Status finished;
+  bool any = false;  // a message has arrived
+};
+
+/// Passes the messages of the stream that `open` starts to `take`, until the stream ends or `take`
+/// fails. A server that is silent for `timeout_ms` ends it with DEADLINE_EXCEEDED. Returns the
+/// error of `take`, or Cancelled when the command is interrupted.
+template <typename Message, typename Open, typename Take>
+Result<StreamEnd> ReadStream(int64_t timeout_ms, const Open& open, const Take& take) {
+  grpc::ClientContext call;
+  OnInterrupt cancel([&call] { call.TryCancel(); });
+  SilenceGuard guard(call, timeout_ms);
+  const auto stream = open(&call);
+  StreamEnd end;
+  Message message;
+  Status taken;
+  while (taken.ok() && stream->Read(&message)) {
+    end.any = true;
+    guard.Pause();
+    taken = take(message);
+    guard.Touch();
+  }
+  if (!taken.ok()) call.TryCancel();
+  end.finished = stream->Finish();
+  HOLDFAST_RETURN_IF_ERROR(Interrupt::Check());
+  HOLDFAST_RETURN_IF_ERROR(taken);
+  if (guard.expired()) end.finished = {grpc::StatusCode::DEADLINE_EXCEEDED, "silent"};
+  return end;
+}
 
 }  // namespace holdfast::cli

@@ -21,8 +21,6 @@ class Progress {
   Progress& operator=(const Progress&) = delete;
 
   void Add(uint64_t bytes);
-  /// Subtracts bytes of a piece that must be done again.
-  void Retract(uint64_t bytes) { done_ -= bytes; }
   /// Erases the bar before other output; the next Add() draws it again.
   void Clear();
 

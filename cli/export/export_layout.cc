@@ -274,23 +274,18 @@ Result<ExportLayout> PlanExport(std::span<const ParsedImage> shards,
 }
 
 std::vector<std::pair<uint64_t, uint64_t>> RangesOf(std::span<const ExportCopy> copies,
-                                                    uint64_t image_bytes, uint64_t bytes_max) {
-  std::vector<std::pair<uint64_t, uint64_t>> whole;
+                                                    uint64_t image_bytes) {
+  std::vector<std::pair<uint64_t, uint64_t>> ranges;
   for (const ExportCopy& copy : copies) {
     uint64_t begin = (copy.image_begin + copy.copy.source_begin()) / kChunkBytes * kChunkBytes;
     uint64_t end = copy.image_begin + copy.copy.source_end();
     end = std::min(image_bytes, (end + kChunkBytes - 1) / kChunkBytes * kChunkBytes);
-    if (!whole.empty() && begin <= whole.back().second + kGapBytes) {
-      whole.back().first = std::min(whole.back().first, begin);
-      whole.back().second = std::max(whole.back().second, end);
+    if (!ranges.empty() && begin <= ranges.back().second + kGapBytes) {
+      ranges.back().first = std::min(ranges.back().first, begin);
+      ranges.back().second = std::max(ranges.back().second, end);
     } else {
-      whole.emplace_back(begin, end);
+      ranges.emplace_back(begin, end);
     }
-  }
-  std::vector<std::pair<uint64_t, uint64_t>> ranges;
-  for (const auto& [begin, end] : whole) {
-    for (uint64_t at = begin; at < end; at += bytes_max)
-      ranges.emplace_back(at, std::min(end, at + bytes_max));
   }
   return ranges;
 }

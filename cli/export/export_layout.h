@@ -88,8 +88,8 @@ Result<ExportLayout> PlanExport(std::span<const ParsedImage> shards,
                                 const std::vector<ChosenTensor>& tensors, const ExportForm& form);
 
 /// Returns the chunk-aligned byte ranges [first, second) of a shard's image that `copies` need,
-/// including gaps that are cheaper to read than to skip. No range is longer than `bytes_max`.
+/// including gaps that are cheaper to read than to skip.
 std::vector<std::pair<uint64_t, uint64_t>> RangesOf(std::span<const ExportCopy> copies,
-                                                    uint64_t image_bytes, uint64_t bytes_max);
+                                                    uint64_t image_bytes);
 
 }  // namespace holdfast::cli

@@ -7,6 +7,7 @@
 #include "base/mutex.h"
 #include "cli/core/interrupt.h"
 #include "cli/core/parallel.h"
+#include "cli/shards/shard_reader.h"
 #include "storage/format/checksum.h"
 
 namespace holdfast::cli {
@@ -15,108 +16,83 @@ namespace {
 
 /// Shards read concurrently.
 constexpr size_t kConcurrentExports = 4;
-/// Maximum of one request, so that no agent serves one reader for long.
-constexpr uint64_t kRequestBytesMax = 256 << 20;
 constexpr uint64_t kExtraBytesMax = 1 << 30;
 
 constexpr const char* kLayoutExtra = "torch.layout";
 constexpr const char* kDcpExtra = "torch.dcp";
 constexpr const char* kStateExtra = "torch.state";
 
-/// A part of an image in memory.
-class PartBuffer : public ShardSink {
- public:
-  explicit PartBuffer(const ExpectedShard& expected) : expected_(expected) {}
-  Status Begin(const ShardSeal& seal) override {
-    bytes_.clear();
-    return expected_.Check(seal);
-  }
-  Status Chunk(uint64_t /*offset*/, std::span<const std::byte> bytes) override {
-    bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
-    return Status::Ok();
-  }
-  std::span<const std::byte> bytes() const { return bytes_; }
-
- private:
-  const ExpectedShard& expected_;
-  std::vector<std::byte> bytes_;
-};
-
-/// Reads image bytes [begin, end) of a shard, from any replica.
-Result<std::vector<std::byte>> ReadBytes(RestoreSource& source, ShardSource& shard, uint64_t begin,
-                                         uint64_t end, Progress& progress) {
+/// Reads image bytes [begin, end) of a shard.
+Result<std::vector<std::byte>> ReadBytes(ShardReader& reader, uint64_t image_bytes, uint64_t begin,
+                                         uint64_t end) {
   const uint64_t first = begin / kChunkBytes * kChunkBytes;
-  const uint64_t last =
-      std::min(shard.expected.image_bytes, (end + kChunkBytes - 1) / kChunkBytes * kChunkBytes);
-  PartBuffer buffer(shard.expected);
-  auto read = [&] { return source.ReadPart(shard, first, last - first, buffer); };
-  HOLDFAST_RETURN_IF_ERROR(ReadAnyReplica(source, shard, progress, read, [] {}));
-  std::span<const std::byte> wanted = buffer.bytes().subspan(begin - first, end - begin);
-  return std::vector<std::byte>(wanted.begin(), wanted.end());
+  const uint64_t last = std::min(image_bytes, (end + kChunkBytes - 1) / kChunkBytes * kChunkBytes);
+  std::vector<std::byte> bytes;
+  HOLDFAST_RETURN_IF_ERROR(
+      reader.Read(first, last, [&](uint64_t /*offset*/, std::span<const std::byte> chunk) {
+        bytes.insert(bytes.end(), chunk.begin(), chunk.end());
+        return Status::Ok();
+      }));
+  bytes.resize(end - first);
+  bytes.erase(bytes.begin(), bytes.begin() + static_cast<ptrdiff_t>(begin - first));
+  return bytes;
 }
 
-Result<ParsedImage> ReadHeader(RestoreSource& source, ShardSource& shard, Progress& progress) {
-  const uint64_t image_bytes = shard.expected.image_bytes;
-  HOLDFAST_ASSIGN_OR_RETURN(
-      std::vector<std::byte> head,
-      ReadBytes(source, shard, 0, std::min(image_bytes, kChunkBytes), progress));
+Result<ParsedImage> ReadHeader(ShardReader& reader, const ExpectedShard& expected) {
+  const uint64_t image_bytes = expected.image_bytes;
+  HOLDFAST_ASSIGN_OR_RETURN(std::vector<std::byte> head,
+                            ReadBytes(reader, image_bytes, 0, std::min(image_bytes, kChunkBytes)));
   HOLDFAST_ASSIGN_OR_RETURN(const uint64_t header_bytes, HeaderBytes(head, image_bytes));
   if (header_bytes > head.size()) {
-    HOLDFAST_ASSIGN_OR_RETURN(head, ReadBytes(source, shard, 0, header_bytes, progress));
+    HOLDFAST_ASSIGN_OR_RETURN(head, ReadBytes(reader, image_bytes, 0, header_bytes));
   }
   Result<ParsedImage> image = ParseImage(head, image_bytes);
-  if (!image) return Fail(image.error().WithContext(ToString(shard.expected.key)));
-  if (image->identity.key() != shard.expected.key)
-    return Fail(DataLossError(ToString(shard.expected.key) + " has the header of another shard"));
+  if (!image) return Fail(image.error().WithContext(ToString(expected.key)));
+  if (image->identity.key() != expected.key)
+    return Fail(DataLossError(ToString(expected.key) + " has the header of another shard"));
   return image;
 }
 
 /// Reads the header and the extras of one shard.
 Status ReadOne(RestoreSource& source, ShardSource& shard, bool keep_extras, Progress& progress,
                ParsedImage* image, std::map<std::string, std::string>* extras) {
-  HOLDFAST_ASSIGN_OR_RETURN(*image, ReadHeader(source, shard, progress));
+  const ExpectedShard expected = shard.expected;
+  ShardReader reader(source, shard, progress);
+  HOLDFAST_ASSIGN_OR_RETURN(*image, ReadHeader(reader, expected));
   for (const PlacedExtra& extra : image->extras) {
     bool notes = extra.name == kLayoutExtra || extra.name == kDcpExtra;
     if (!notes && !(keep_extras && extra.name == kStateExtra)) continue;
     if (extra.bytes() > kExtraBytesMax)
-      return DataLossError(fmt::format("{}: '{}' has {} bytes", ToString(shard.expected.key),
-                                       extra.name, extra.bytes()));
-    HOLDFAST_ASSIGN_OR_RETURN(auto bytes, ReadBytes(source, shard, image->data_offset + extra.begin,
-                                                    image->data_offset + extra.end, progress));
+      return DataLossError(
+          fmt::format("{}: '{}' has {} bytes", ToString(expected.key), extra.name, extra.bytes()));
+    HOLDFAST_ASSIGN_OR_RETURN(
+        auto bytes, ReadBytes(reader, expected.image_bytes, image->data_offset + extra.begin,
+                              image->data_offset + extra.end));
     extras->emplace(extra.name,
                     std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
   }
   return Status::Ok();
 }
 
-/// Writes the bytes of one shard to their places. A part that is read again is written again.
-class TensorSink : public ShardSink {
+/// Writes the bytes of one shard to their places.
+class TensorWriter {
  public:
-  TensorSink(const ExpectedShard& expected, std::span<const ExportCopy> copies,
-             std::span<const TargetFile> files, Progress& progress)
-      : expected_(expected), copies_(copies), files_(files), progress_(progress) {}
+  TensorWriter(std::span<const ExportCopy> copies, std::span<const TargetFile> files)
+      : copies_(copies), files_(files) {}
 
-  Status Begin(const ShardSeal& seal) override {
-    counted_ = 0;
-    return expected_.Check(seal);
-  }
-
-  Status Chunk(uint64_t offset, std::span<const std::byte> bytes) override {
+  Status Write(uint64_t offset, std::span<const std::byte> bytes) const {
     const uint64_t end = offset + bytes.size();
     // The pieces of an image do not overlap, so their ends ascend, too.
     auto copy = std::partition_point(copies_.begin(), copies_.end(),
                                      [&](const ExportCopy& c) { return c.image_end <= offset; });
     for (; copy != copies_.end() && copy->image_begin < end; ++copy)
       HOLDFAST_RETURN_IF_ERROR(WriteRuns(*copy, offset, bytes));
-    counted_ += bytes.size();
-    progress_.Add(bytes.size());
     return Status::Ok();
   }
 
-  void TakeBack() { progress_.Retract(std::exchange(counted_, 0)); }
-
  private:
-  Status WriteRuns(const ExportCopy& copy, uint64_t offset, std::span<const std::byte> bytes) {
+  Status WriteRuns(const ExportCopy& copy, uint64_t offset,
+                   std::span<const std::byte> bytes) const {
     const uint64_t end = offset + bytes.size();
     uint64_t at = offset > copy.image_begin ? offset - copy.image_begin : 0;
     while (const auto run = copy.copy.RunFrom(at)) {
@@ -130,23 +106,20 @@ class TensorSink : public ShardSink {
     return Status::Ok();
   }
 
-  const ExpectedShard& expected_;
   const std::span<const ExportCopy> copies_;
   const std::span<const TargetFile> files_;
-  Progress& progress_;
-  uint64_t counted_ = 0;
 };
 
 Status WriteShard(RestoreSource& source, ShardSource& shard, std::span<const ExportCopy> copies,
                   std::span<const TargetFile> files, Progress& progress) {
-  const ExpectedShard expected = shard.expected;
-  for (auto [begin, end] : RangesOf(copies, expected.image_bytes, kRequestBytesMax)) {
-    TensorSink sink(expected, copies, files, progress);
-    auto read = [&, first = begin, last = end] {
-      return source.ReadPart(shard, first, last - first, sink);
-    };
+  ShardReader reader(source, shard, progress);
+  const TensorWriter writer(copies, files);
+  for (auto [begin, end] : RangesOf(copies, shard.expected.image_bytes)) {
     HOLDFAST_RETURN_IF_ERROR(
-        ReadAnyReplica(source, shard, progress, read, [&sink] { sink.TakeBack(); }));
+        reader.Read(begin, end, [&](uint64_t offset, std::span<const std::byte> chunk) {
+          progress.Add(chunk.size());
+          return writer.Write(offset, chunk);
+        }));
   }
   return Status::Ok();
 }
@@ -192,8 +165,7 @@ Result<ExportHeaders> ReadHeaders(RestoreSource& source, RestorePlan& plan, bool
 uint64_t BytesToRead(const ExportLayout& layout, const RestorePlan& plan) {
   uint64_t total = 0;
   for (size_t i = 0; i < layout.copies.size(); ++i) {
-    for (auto [begin, end] :
-         RangesOf(layout.copies[i], plan.shards[i].expected.image_bytes, kRequestBytesMax))
+    for (auto [begin, end] : RangesOf(layout.copies[i], plan.shards[i].expected.image_bytes))
       total += end - begin;
   }
   return total;

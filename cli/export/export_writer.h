@@ -10,7 +10,7 @@
 #include "cli/shards/shard_source.h"
 
 // Reads a version for an export: first the headers of its shards, then their bytes, which go
-// directly to their places in the files. Memory: the headers, and a chunk for each shard that is
+// directly to their places in the files. Memory: the headers, and 16 chunks for each shard that is
 // being read.
 
 namespace holdfast::cli {

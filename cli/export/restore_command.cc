@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <optional>
 #include <string>
 
 #include "base/config.h"
@@ -10,8 +11,8 @@
 #include "cli/core/progress.h"
 #include "cli/core/text.h"
 #include "cli/export/commands.h"
-#include "cli/export/shard_file.h"
-#include "cli/shards/shard_source.h"
+#include "cli/export/target.h"
+#include "cli/shards/shard_reader.h"
 
 namespace holdfast::cli {
 
@@ -20,8 +21,8 @@ namespace {
 constexpr const char* kRestoreFooter = R"(
 Writes each rank's shard as a plain safetensors file, rank-00000-of-00004.safetensors, into a new or
 empty directory. Every chunk is compared with its checksum. Files get their final names only when
-all are complete and synced. If a replica is damaged or lost, one of another tier is read instead.
-The running job is not affected.
+all are complete and synced. A chunk that is damaged or lost is read from another replica, or its
+parity group decodes it. The running job is not affected.
 
 Examples:
   holdfast restore my-job --to ./out --dry-run           the source of each shard
@@ -33,18 +34,24 @@ Examples:
 /// Shards read concurrently.
 constexpr size_t kConcurrentShards = 4;
 
-/// Writes one shard from its source. When that fails, tries the next source and sets `shard` to it.
-Result<std::unique_ptr<ShardFile>> Fetch(RestoreSource& source, const TargetFolder& target,
-                                         ShardSource& shard, Progress& progress) {
-  std::unique_ptr<ShardFile> file;
-  auto read = [&]() -> Status {
-    file.reset();
-    HOLDFAST_ASSIGN_OR_RETURN(file, ShardFile::Create(target, shard.expected, progress));
-    HOLDFAST_RETURN_IF_ERROR(source.ReadShard(shard, *file));
-    return file->file().Finish();
-  };
-  auto failed = [&] { progress.Retract(file->written_bytes()); };
-  HOLDFAST_RETURN_IF_ERROR(ReadAnyReplica(source, shard, progress, read, failed));
+/// "rank-00000-of-00004.safetensors"
+std::string RestoredName(const ExpectedShard& shard) {
+  return fmt::format("rank-{:05}-of-{:05}.safetensors", shard.key.rank.value, shard.world);
+}
+
+/// Writes one shard, complete and synced, under its temporary name.
+Result<TargetFile> Fetch(RestoreSource& source, const TargetFolder& target, ShardSource& shard,
+                         Progress& progress) {
+  const ExpectedShard expected = shard.expected;
+  HOLDFAST_ASSIGN_OR_RETURN(TargetFile file, TargetFile::Create(target, RestoredName(expected)));
+  HOLDFAST_RETURN_IF_ERROR(file.Reserve(expected.image_bytes));
+  ShardReader reader(source, shard, progress);
+  HOLDFAST_RETURN_IF_ERROR(
+      reader.Read(0, expected.image_bytes, [&](uint64_t offset, std::span<const std::byte> bytes) {
+        progress.Add(bytes.size());
+        return file.Write(offset, bytes);
+      }));
+  HOLDFAST_RETURN_IF_ERROR(file.Finish());
   return file;
 }
 
@@ -93,13 +100,13 @@ class RestoreCommand : public Command {
                             const std::string& to) {
     HOLDFAST_ASSIGN_OR_RETURN(TargetFolder target, TargetFolder::Make(to));
     Progress progress("restoring", plan.bytes(), true, context.clock);
-    std::vector<std::unique_ptr<ShardFile>> files(plan.shards.size());
+    std::vector<std::optional<TargetFile>> files(plan.shards.size());
     Mutex mutex;
     Status first_error;
     ParallelFor(files.size(), kConcurrentShards, [&](size_t i) {
       auto file = Fetch(source, target, plan.shards[i], progress);
       if (file) {
-        files[i] = *std::move(file);
+        files[i].emplace(*std::move(file));
         return true;
       }
       MutexLock lock(mutex);
@@ -109,7 +116,7 @@ class RestoreCommand : public Command {
     HOLDFAST_RETURN_IF_ERROR(Interrupt::Check());
     HOLDFAST_RETURN_IF_ERROR(first_error);
     std::vector<TargetFile*> all;
-    for (auto& file : files) all.push_back(&file->file());
+    for (auto& file : files) all.push_back(&*file);
     return PublishAll(target, all);
   }
 
@@ -127,7 +134,7 @@ class RestoreCommand : public Command {
                  {shard.node},
                  {std::string(ToString(shard.tier))},
                  {FormatBytes(expected.image_bytes)},
-                 {RestoredName(expected.key.rank, expected.world)}});
+                 {RestoredName(expected)}});
     }
     output.WriteTable(table);
   }
@@ -141,7 +148,7 @@ class RestoreCommand : public Command {
                         {"tier", ToString(shard.tier)},
                         {"bytes", expected.image_bytes},
                         {"digest", FormatDigest(expected.digest)},
-                        {"file", RestoredName(expected.key.rank, expected.world)}});
+                        {"file", RestoredName(expected)}});
     }
     context.output.WriteJson("restore", {{"time", FormatUtc(context.clock.WallNanos())},
                                          {"job", plan.job},

@@ -2,52 +2,30 @@
 
 #include <map>
 #include <memory>
-#include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "base/mutex.h"
-#include "cli/cluster/agent_client.h"
-#include "cli/offline/data_dirs.h"
-#include "coordinator/api/coordinator.pb.h"
+#include "cli/shards/replicas.h"
 #include "storage/parity/group_decoder.h"
 
-// Decodes shards that have no replica left from the rest of their parity group, in data directories
-// or at agents.
+// Decodes shards that have no replica left from the rest of their parity group.
 
 namespace holdfast::cli {
-
-/// The available shards of one version. Opens readers, each for one thread. Thread-safe.
-class VersionImages {
- public:
-  virtual ~VersionImages() = default;
-  virtual std::unique_ptr<ShardImages> Open() const = 0;
-  /// Returns the parity shards that have a replica.
-  virtual std::vector<Rank> Parity() const = 0;
-};
-
-/// `volumes` must outlive the result.
-std::unique_ptr<VersionImages> ImagesOf(const std::vector<OfflineVolume>& volumes,
-                                        const std::string& job, VersionId version);
-/// Uses the replicas that `plan` names. `options` must outlive the result.
-std::unique_ptr<VersionImages> ImagesOf(const coordinator::PlanRestoreReply& plan,
-                                        const std::string& job, const GlobalOptions& options);
 
 /// Decodes lost shards of one version. Thread-safe.
 class LostShards {
  public:
-  LostShards(std::string job, VersionId version, std::unique_ptr<VersionImages> images)
-      : job_(std::move(job)), version_(version), images_(std::move(images)) {}
+  explicit LostShards(VersionReplicas replicas) : replicas_(std::move(replicas)) {}
 
+  const VersionReplicas& replicas() const { return replicas_; }
   /// Returns the seal of a shard that can be decoded. DataLoss names the missing parts of its group
   /// when there are too many. NotFound: no available parity shard protects the rank.
   Result<ShardSeal> Find(Rank rank);
   /// Returns the plans of all groups that have a readable parity shard.
   std::vector<GroupPlan> Plans();
-  /// Decodes image bytes from `offset`, a chunk's first byte, and passes complete chunks to `sink`,
-  /// each compared with the seal.
-  Status Stream(Rank rank, uint64_t offset, uint64_t bytes, ShardSink& sink);
+  /// Decodes chunks of the image that `seal` describes; see ChunkSource::Read().
+  Status Read(Rank rank, const ShardSeal& seal, std::span<WantedChunk> chunks);
 
  private:
   struct Opened {
@@ -57,11 +35,28 @@ class LostShards {
   Result<Opened> Open(Rank rank);
   void Return(Rank rank, Opened opened);
 
-  const std::string job_;
-  const VersionId version_;
-  const std::unique_ptr<VersionImages> images_;
+  const VersionReplicas replicas_;
   Mutex mutex_;
   std::map<Rank, std::vector<Opened>> idle_ HOLDFAST_GUARDED_BY(mutex_);  // by lost rank
+};
+
+/// A shard that its parity group decodes.
+class GroupChunks final : public ChunkSource {
+ public:
+  /// `lost` must outlive the source.
+  GroupChunks(LostShards& lost, ShardKey key) : lost_(lost), key_(std::move(key)) {}
+
+  SourceCost cost() const override { return SourceCost::kDecode; }
+  std::string where() const override { return "peer on parity group"; }
+  Result<ShardSeal> ReadSeal() override { return lost_.Find(key_.rank); }
+  Status Read(const ShardSeal& seal, std::span<WantedChunk> chunks) override {
+    HOLDFAST_RETURN_IF_ERROR(CheckWanted(key_, seal, chunks));
+    return lost_.Read(key_.rank, seal, chunks);
+  }
+
+ private:
+  LostShards& lost_;
+  const ShardKey key_;
 };
 
 }  // namespace holdfast::cli

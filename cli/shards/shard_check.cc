@@ -52,19 +52,17 @@ uint64_t TotalBytes(const std::vector<ShardCheck>& checks) {
   return total;
 }
 
-/// Counts bytes as progress and discards them.
-class ProgressSink : public ShardSink {
- public:
-  explicit ProgressSink(Progress& progress) : progress_(progress) {}
-  Status Begin(const ShardSeal& /*seal*/) override { return Status::Ok(); }
-  Status Chunk(uint64_t /*offset*/, std::span<const std::byte> bytes) override {
-    progress_.Add(bytes.size());
-    return Status::Ok();
+/// Decodes a complete shard and discards the bytes.
+Status DecodeAll(LostShards& lost, const ShardSeal& seal, Progress& progress) {
+  GroupChunks source(lost, seal.identity.key());
+  std::vector<std::byte> buffer(std::min(kChunkBytes, seal.image_bytes));
+  for (uint64_t index = 0; index < seal.chunk_crcs.size(); ++index) {
+    WantedChunk chunk{index, std::span(buffer).first(ChunkBytes(seal, index))};
+    HOLDFAST_RETURN_IF_ERROR(source.Read(seal, {&chunk, 1}));
+    progress.Add(chunk.into.size());
   }
-
- private:
-  Progress& progress_;
-};
+  return Status::Ok();
+}
 
 /// Checks whether a shard without a replica can be decoded from its parity group; `deep` decodes
 /// it.
@@ -76,10 +74,7 @@ void CheckInGroup(LostShards& lost, bool deep, Progress& progress, ShardCheck& c
   auto seal = lost.Find(check.key.rank);
   Status status = seal ? Status::Ok() : seal.error();
   if (seal) check.bytes = seal->image_bytes;
-  if (status.ok() && deep) {
-    ProgressSink sink(progress);
-    status = lost.Stream(check.key.rank, 0, seal->image_bytes, sink);
-  }
+  if (status.ok() && deep) status = DecodeAll(lost, *seal, progress);
   check.decodable = status.ok();
   check.message += !status.ok() ? ": " + status.message()
                    : deep       ? ": decoded from its parity group, every byte verified"
@@ -247,8 +242,7 @@ Status ExplainMissingOnline(Context& context, CoordinatorClient& client,
     if (lost == nullptr) {
       HOLDFAST_ASSIGN_OR_RETURN(const auto plan,
                                 client.PlanAllReplicas(key.job, key.version, /*as_is=*/true));
-      lost = std::make_unique<LostShards>(key.job, key.version,
-                                          ImagesOf(plan, key.job, context.options));
+      lost = std::make_unique<LostShards>(VersionReplicas(plan, key.job, context.options));
     }
     CheckInGroup(*lost, options.deep, progress, check);
   }
@@ -312,8 +306,9 @@ struct Located {
 /// groups place there.
 class MissingFinder {
  public:
-  MissingFinder(const std::vector<OfflineVolume>& volumes, const CheckOptions& options)
-      : volumes_(volumes), options_(options) {
+  MissingFinder(const std::vector<OfflineVolume>& volumes, const CheckOptions& options,
+                const GlobalOptions& global)
+      : volumes_(volumes), options_(options), global_(global) {
     for (size_t v = 0; v < volumes.size(); ++v) {
       for (const StoredShard& shard : volumes[v].shards) {
         Found& found = FoundOf(shard.identity.job, shard.identity.version);
@@ -349,7 +344,7 @@ class MissingFinder {
   Found& FoundOf(const std::string& job, VersionId version) { return versions_[{job, version}]; }
 
   void FindOf(const VersionKey& key, const Found& found, Progress& progress, CheckReport& report) {
-    LostShards lost(key.first, key.second, ImagesOf(volumes_, key.first, key.second));
+    LostShards lost(VersionReplicas(volumes_, key.first, key.second, global_));
     const auto miss = [&](Rank rank, const std::string& dir, const std::string& why) {
       ShardCheck check{
           {key.first, key.second, rank}, Tier::kDisk, dir, "", 0, Verdict::kMissing, why};
@@ -408,6 +403,7 @@ class MissingFinder {
 
   const std::vector<OfflineVolume>& volumes_;
   const CheckOptions& options_;
+  const GlobalOptions& global_;
   std::map<VersionKey, Found> versions_;
 };
 
@@ -445,7 +441,8 @@ Result<CheckReport> CheckOffline(Context& context, const CheckOptions& options,
   }
   {
     Progress progress("decoding missing shards", 0, options.deep, context.clock);
-    HOLDFAST_RETURN_IF_ERROR(MissingFinder(volumes, options).Find(progress, report));
+    HOLDFAST_RETURN_IF_ERROR(
+        MissingFinder(volumes, options, context.options).Find(progress, report));
   }
   if (report.checks.empty() && damaged.empty() && report.missing.empty() && !options.job.empty())
     return Fail(NoShardError(options));

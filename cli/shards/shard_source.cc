@@ -2,13 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "base/tiers.h"
 #include "cli/cluster/coordinator_client.h"
 #include "cli/core/interrupt.h"
 #include "cli/core/text.h"
-#include "cli/offline/data_dirs.h"
 #include "cli/shards/group_source.h"
 
 namespace holdfast::cli {
@@ -28,31 +25,32 @@ ShardSource PlannedShard(const RestorePlan& plan, const coordinator::ShardSource
 }
 
 /// Returns the source of a shard that has no replica: its parity group.
-ShardSource DecodedShard(const ShardKey& key, uint32_t world, const ShardSeal& seal) {
+ShardSource DecodedShard(const ExpectedShard& expected) {
   ShardSource shard;
-  shard.expected = {key, world, seal.image_bytes, seal.digest()};
+  shard.expected = expected;
   shard.tier = Tier::kPeer;
   shard.node = "parity group";
   shard.decoded = true;
   return shard;
 }
 
-/// Creates the `LostShards` of the requested version once.
-class LostShardsCache {
- public:
-  template <typename Make>
-  Result<LostShards*> Get(const Make& make) {
-    MutexLock lock(mutex_);
-    if (lost_ == nullptr) {
-      HOLDFAST_ASSIGN_OR_RETURN(lost_, make());
-    }
-    return lost_.get();
+/// Returns the replicas of a planned shard: the planned one first, the parity group last.
+std::vector<ShardSource> AllReplicas(const ShardSource& planned, const LostShards& lost) {
+  std::vector<ShardSource> all = {planned};
+  for (ShardSource& other : lost.replicas().Of(planned.expected.key.rank)) {
+    if (!other.SamePlace(planned)) all.push_back(std::move(other));
   }
+  const bool parity = !lost.replicas().Parity().empty();
+  if (parity && !planned.decoded) all.push_back(DecodedShard(planned.expected));
+  return all;
+}
 
- private:
-  Mutex mutex_;
-  std::unique_ptr<LostShards> lost_ HOLDFAST_GUARDED_BY(mutex_);
-};
+/// Returns the chunks of a replica, or of the shard that its group decodes.
+std::unique_ptr<ChunkSource> OpenShard(const ShardSource& shard, const GlobalOptions& options,
+                                       LostShards* lost) {
+  if (!shard.decoded) return OpenReplica(shard, options);
+  return std::make_unique<GroupChunks>(*lost, shard.expected.key);
+}
 
 /// Reads from live agents, as planned by the coordinator.
 class ClusterSource : public RestoreSource {
@@ -71,43 +69,15 @@ class ClusterSource : public RestoreSource {
     return plan;
   }
 
-  Status ReadShard(const ShardSource& shard, ShardSink& sink) override {
-    if (shard.decoded) return ReadPart(shard, 0, shard.expected.image_bytes, sink);
-    HOLDFAST_ASSIGN_OR_RETURN(AgentClient agent,
-                              AgentClient::Open(shard.node, shard.address, options_));
-    return agent.ReadShard(shard.expected.key, shard.tier, sink);
+  /// With a tier that the user chose, only the planned replica.
+  std::vector<ShardSource> ReplicasOf(const ShardSource& planned) override {
+    if (tier_ != 0) return {planned};
+    const auto lost = Lost(planned.expected.key);
+    return lost ? AllReplicas(planned, **lost) : std::vector<ShardSource>{planned};
   }
 
-  Status ReadPart(const ShardSource& shard, uint64_t offset, uint64_t bytes,
-                  ShardSink& sink) override {
-    if (shard.decoded) {
-      HOLDFAST_ASSIGN_OR_RETURN(LostShards * lost, Lost(shard.expected.key));
-      return lost->Stream(shard.expected.key.rank, offset, bytes, sink);
-    }
-    HOLDFAST_ASSIGN_OR_RETURN(AgentClient agent,
-                              AgentClient::Open(shard.node, shard.address, options_));
-    return agent.ReadPart(shard.expected.key, shard.tier, offset, bytes, sink);
-  }
-
-  Result<ShardSource> NextReplica(const ShardSource& failed) override {
-    const ExpectedShard& wanted = failed.expected;
-    for (const TierTraits& traits : kTierTable) {
-      const Tier tier = traits.tier;
-      if (tier <= failed.tier || tier_ != 0 || failed.decoded) continue;
-      auto reply =
-          client_.PlanRestore(wanted.key.job, wanted.key.version, static_cast<uint32_t>(tier));
-      if (!reply || wanted.key.rank.value >= static_cast<uint32_t>(reply->sources_size())) continue;
-      RestorePlan plan{wanted.key.job, wanted.key.version, wanted.world, {}};
-      ShardSource other =
-          PlannedShard(plan, reply->sources(static_cast<int>(wanted.key.rank.value)));
-      if (other.expected.digest == wanted.digest) return other;
-    }
-    if (failed.decoded || tier_ != 0) return Fail(NotFoundError("no other replica"));
-    HOLDFAST_ASSIGN_OR_RETURN(LostShards * lost, Lost(wanted.key));
-    HOLDFAST_ASSIGN_OR_RETURN(const ShardSeal seal, lost->Find(wanted.key.rank));
-    ShardSource decoded = DecodedShard(wanted.key, wanted.world, seal);
-    if (decoded.expected.digest == wanted.digest) return decoded;
-    return Fail(NotFoundError("no other replica"));
+  std::unique_ptr<ChunkSource> Open(const ShardSource& shard) override {
+    return OpenShard(shard, options_, Lost(shard.expected.key).value_or(nullptr));
   }
 
  private:
@@ -136,29 +106,34 @@ class ClusterSource : public RestoreSource {
                            fmt::format("rank {} of {}/{} has no replica on a live node, and {}",
                                        rank, job, ToString(plan.version), seal.error().message())));
       }
-      plan.shards.push_back(DecodedShard(key, plan.world, *seal));
+      plan.shards.push_back(DecodedShard({key, plan.world, seal->image_bytes, seal->digest()}));
     }
     return plan;
   }
 
+  /// Asks the coordinator for all replicas of the version once.
   Result<LostShards*> Lost(const ShardKey& key) {
-    return lost_.Get([&]() -> Result<std::unique_ptr<LostShards>> {
+    MutexLock lock(mutex_);
+    if (lost_ == nullptr) {
       HOLDFAST_ASSIGN_OR_RETURN(const auto reply,
                                 client_.PlanAllReplicas(key.job, key.version, /*as_is=*/true));
-      return std::make_unique<LostShards>(key.job, key.version, ImagesOf(reply, key.job, options_));
-    });
+      lost_ = std::make_unique<LostShards>(VersionReplicas(reply, key.job, options_));
+    }
+    return lost_.get();
   }
 
   const GlobalOptions& options_;
   CoordinatorClient client_;
   const uint32_t tier_;
-  LostShardsCache lost_;
+  Mutex mutex_;
+  std::unique_ptr<LostShards> lost_ HOLDFAST_GUARDED_BY(mutex_);
 };
 
 /// Reads data directories on this machine directly.
 class DataDirSource : public RestoreSource {
  public:
-  explicit DataDirSource(std::vector<OfflineVolume> volumes) : volumes_(std::move(volumes)) {}
+  DataDirSource(std::vector<OfflineVolume> volumes, const GlobalOptions& options)
+      : volumes_(std::move(volumes)), options_(options) {}
 
   Result<RestorePlan> Plan(const std::string& job, VersionId wanted) override {
     HOLDFAST_ASSIGN_OR_RETURN(std::vector<OfflineVersion> versions, VersionsOf(volumes_, job));
@@ -173,41 +148,12 @@ class DataDirSource : public RestoreSource {
     return Fail(NoVersionError(job, wanted, versions, newest));
   }
 
-  Status ReadShard(const ShardSource& shard, ShardSink& sink) override {
-    if (shard.decoded) return ReadPart(shard, 0, shard.expected.image_bytes, sink);
-    const Volume& volume = *volumes_[shard.volumes[0]].volume;
-    HOLDFAST_ASSIGN_OR_RETURN(const ShardSeal seal, volume.ReadSeal(shard.expected.key));
-    HOLDFAST_RETURN_IF_ERROR(sink.Begin(seal));
-    return volume.StreamShard(seal, [&](uint64_t offset, std::span<const std::byte> chunk) {
-      Status status = Interrupt::Check();
-      return status.ok() ? sink.Chunk(offset, chunk) : status;
-    });
+  std::vector<ShardSource> ReplicasOf(const ShardSource& planned) override {
+    return AllReplicas(planned, Lost(planned.expected.key));
   }
 
-  Status ReadPart(const ShardSource& shard, uint64_t offset, uint64_t bytes,
-                  ShardSink& sink) override {
-    if (shard.decoded) {
-      return Lost(shard.expected.key).Stream(shard.expected.key.rank, offset, bytes, sink);
-    }
-    const Volume& volume = *volumes_[shard.volumes[0]].volume;
-    HOLDFAST_ASSIGN_OR_RETURN(auto chunks, volume.OpenChunks(shard.expected.key));
-    HOLDFAST_RETURN_IF_ERROR(sink.Begin(chunks->seal()));
-    for (uint64_t at = offset; at < offset + bytes; at += kChunkBytes) {
-      HOLDFAST_RETURN_IF_ERROR(Interrupt::Check());
-      HOLDFAST_ASSIGN_OR_RETURN(const auto chunk, chunks->Read(at / kChunkBytes));
-      HOLDFAST_RETURN_IF_ERROR(sink.Chunk(at, chunk));
-    }
-    return Status::Ok();
-  }
-
-  Result<ShardSource> NextReplica(const ShardSource& failed) override {
-    if (failed.decoded) return Fail(NotFoundError("no other replica"));
-    std::vector<size_t> rest(failed.volumes.begin() + 1, failed.volumes.end());
-    if (!rest.empty()) return SourceOf(failed.expected.key, failed.expected.world, rest);
-    const ShardKey& key = failed.expected.key;
-    HOLDFAST_ASSIGN_OR_RETURN(const ShardSeal seal, Lost(key).Find(key.rank));
-    if (seal.digest() != failed.expected.digest) return Fail(NotFoundError("no other replica"));
-    return DecodedShard(key, failed.expected.world, seal);
+  std::unique_ptr<ChunkSource> Open(const ShardSource& shard) override {
+    return OpenShard(shard, options_, &Lost(shard.expected.key));
   }
 
  private:
@@ -216,14 +162,12 @@ class DataDirSource : public RestoreSource {
     RestorePlan plan{version.job, version.version, version.world, {}};
     for (uint32_t rank = 0; rank < version.world; ++rank) {
       const ShardKey key{version.job, version.version, Rank{rank}};
-      auto holders = version.ranks.find(rank);
-      if (holders != version.ranks.end()) {
-        HOLDFAST_ASSIGN_OR_RETURN(ShardSource source,
-                                  SourceOf(key, version.world, holders->second));
-        plan.shards.push_back(std::move(source));
+      LostShards& lost = Lost(key);
+      if (auto replicas = lost.replicas().Of(key.rank); !replicas.empty()) {
+        plan.shards.push_back(std::move(replicas[0]));
         continue;
       }
-      auto seal = Lost(key).Find(key.rank);
+      auto seal = lost.Find(key.rank);
       if (!seal) {
         HOLDFAST_RETURN_IF_ERROR(Interrupt::Check());
         return Fail(NotFoundError(fmt::format(
@@ -232,7 +176,7 @@ class DataDirSource : public RestoreSource {
             version.job, ToString(version.version), MissingRanks(version), version.world,
             seal.error().message())));
       }
-      plan.shards.push_back(DecodedShard(key, version.world, *seal));
+      plan.shards.push_back(DecodedShard({key, version.world, seal->image_bytes, seal->digest()}));
     }
     return plan;
   }
@@ -241,8 +185,8 @@ class DataDirSource : public RestoreSource {
     MutexLock lock(mutex_);
     std::unique_ptr<LostShards>& lost = lost_[key.version];
     if (lost == nullptr) {
-      lost = std::make_unique<LostShards>(key.job, key.version,
-                                          ImagesOf(volumes_, key.job, key.version));
+      lost =
+          std::make_unique<LostShards>(VersionReplicas(volumes_, key.job, key.version, options_));
     }
     return *lost;
   }
@@ -271,61 +215,13 @@ class DataDirSource : public RestoreSource {
     return Join(missing, ", ");
   }
 
-  Result<ShardSource> SourceOf(const ShardKey& key, uint32_t world,
-                               const std::vector<size_t>& holders) const {
-    const OfflineVolume& volume = volumes_[holders[0]];
-    for (const StoredShard& shard : volume.shards) {
-      if (shard.identity.key() != key) continue;
-      ShardSource source;
-      source.expected = {key, world, shard.image_bytes, shard.digest};
-      source.node = volume.dirs[0];
-      source.volumes = holders;
-      return source;
-    }
-    return Fail(InternalError(ToString(key) + " is no longer in the list of " + volume.dirs[0]));
-  }
-
   std::vector<OfflineVolume> volumes_;
+  const GlobalOptions& options_;
   Mutex mutex_;
   std::map<VersionId, std::unique_ptr<LostShards>> lost_ HOLDFAST_GUARDED_BY(mutex_);
 };
 
 }  // namespace
-
-Status ExpectedShard::Check(const ShardSeal& seal) const {
-  const std::string name = ToString(key);
-  if (seal.identity.key() != key || seal.identity.world != world)
-    return DataLossError(fmt::format("the source of {} has {} of a world of {} instead", name,
-                                     ToString(seal.identity.key()), seal.identity.world));
-  if (seal.image_bytes != image_bytes || seal.digest() != digest)
-    return DataLossError("the source of " + name +
-                         " has other bytes than those that were committed");
-  if (seal.image_bytes == 0) return DataLossError(name + " is empty");
-  return Status::Ok();
-}
-
-Status ReadAnyReplica(RestoreSource& source, ShardSource& shard, Progress& progress,
-                      const std::function<Status()>& read, const std::function<void()>& failed) {
-  while (true) {
-    Status status = read();
-    if (status.ok()) return status;
-    HOLDFAST_RETURN_IF_ERROR(Interrupt::Check());
-    // An error of the target, such as a full disk, would recur with every source.
-    bool other_may_help =
-        status.code() == ErrorCode::kDataLoss || status.code() == ErrorCode::kNotFound ||
-        status.code() == ErrorCode::kUnavailable || status.code() == ErrorCode::kDeadlineExceeded;
-    if (!other_may_help) return status;
-    Result<ShardSource> other = source.NextReplica(shard);
-    if (!other) return status;
-    progress.Clear();
-    PrintMessage(
-        Printable(fmt::format("rank {}: the replica at tier {} on {} failed ({}); trying {} on {}",
-                              shard.expected.key.rank.value, ToString(shard.tier), shard.node,
-                              status.message(), ToString(other->tier), other->node)));
-    failed();
-    shard = *std::move(other);
-  }
-}
 
 void SourceOptions::AddTo(CLI::App& command) {
   command.add_option("--version", version_, "E.g. 3-120 [the newest that can be restored]")
@@ -346,7 +242,7 @@ Result<std::unique_ptr<RestoreSource>> SourceOptions::Open(Context& context, con
   std::unique_ptr<RestoreSource> source;
   if (offline()) {
     HOLDFAST_ASSIGN_OR_RETURN(std::vector<OfflineVolume> volumes, OpenDataDirs(dirs_));
-    source = std::make_unique<DataDirSource>(std::move(volumes));
+    source = std::make_unique<DataDirSource>(std::move(volumes), context.options);
   } else {
     HOLDFAST_ASSIGN_OR_RETURN(CoordinatorClient client, CoordinatorClient::Open(context.options));
     uint32_t tier = tier_.empty() ? 0 : static_cast<uint32_t>(ParseTier(tier_).value_or(Tier{}));

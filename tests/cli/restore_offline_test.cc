@@ -187,6 +187,23 @@ TEST_F(RestoreTest, ASecondReplicaReplacesADamagedOne) {
   EXPECT_THAT(result.err, HasSubstr("trying disk on " + (folder_ / "copy")));
 }
 
+TEST_F(RestoreTest, ReplicasWithDifferentBadChunksCompleteEachOther) {
+  MakeDataDirs({folder_ / "copy"}, {1}, 4);
+  FlipBit(folder_ / "n0/lm/v1-20/rank-1.safetensors", (1 << 20) + 9);
+  FlipBit(folder_ / "copy/lm/v1-20/rank-1.safetensors", 600'000);
+  std::vector<std::string> args = Args();
+  args.push_back(folder_ / "copy");
+  CliResult result = RunCli(args);
+  EXPECT_EQ(result.exit_code, 0) << result.Shown();
+  ExpectRestored(folder_ / "out", 20, 4);
+  FlipBit(folder_ / "copy/lm/v1-20/rank-1.safetensors", (1 << 20) + 9);
+  fs::remove_all(folder_ / "out");
+  CliResult lost = RunCli(args);
+  EXPECT_EQ(lost.exit_code, 2) << lost.Shown();
+  EXPECT_THAT(lost.err, AllOf(HasSubstr("disk on " + (folder_ / "n0")),
+                              HasSubstr("disk on " + (folder_ / "copy"))));
+}
+
 TEST_F(RestoreTest, ATerminalIsAskedForConfirmation) {
   CliResult no = RunOnTerminal(Args(), 120, "n\n");
   EXPECT_EQ(no.exit_code, 1) << no.Shown();

@@ -3,8 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/agent/chunks/source_contract.h"
 #include "tests/agent/parity/group_fixture.h"
+#include "tests/storage/chunks/source_contract.h"
 
 namespace holdfast::agent {
 namespace {

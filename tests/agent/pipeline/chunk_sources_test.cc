@@ -7,8 +7,8 @@
 #include "agent/pipeline/local_shards.h"
 #include "agent/pipeline/peer_source.h"
 #include "storage/format/checksum.h"
-#include "tests/agent/chunks/source_contract.h"
 #include "tests/agent/pipeline/parts.h"
+#include "tests/storage/chunks/source_contract.h"
 
 // The sources of shards on nodes: their memory and disks, read here and by a peer.
 

@@ -1,4 +1,4 @@
-#include "agent/chunks/source_selector.h"
+#include "storage/chunks/source_selector.h"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,7 @@
 
 #include "base/log.h"
 
-namespace holdfast::agent {
+namespace holdfast {
 namespace {
 
 bool AllDone(std::span<const WantedChunk> chunks) {
@@ -29,7 +29,7 @@ SourceSelector::SourceSelector(ShardKey key, uint64_t digest, const SourceList& 
 }
 
 Status SourceSelector::CheckStopping() const {
-  return stopping_ && stopping_() ? CancelledError("the agent is stopping") : Status::Ok();
+  return stopping_ && stopping_() ? CancelledError("the read was stopped") : Status::Ok();
 }
 
 Status SourceSelector::CheckSeal(const ShardSeal& seal, const ChunkSource& source) const {
@@ -60,8 +60,17 @@ void SourceSelector::Note(Candidate& candidate, const Status& status, Status& er
   const bool absent = status.code() == ErrorCode::kNotFound;
   Log(absent ? LogLevel::kDebug : LogLevel::kWarn, "ChunkSourceFailed",
       {Kv("shard", ToString(key_)), Kv("error", named.ToString())});
+  if (observer_) observer_(*candidate.source, status, After(candidate));
   const std::string before = errors.ok() ? "" : errors.message() + "; ";
   errors = Status(status.code(), before + named.message());
+}
+
+const ChunkSource* SourceSelector::After(const Candidate& candidate) const {
+  for (const Candidate* next = &candidate + 1; next < candidates_.data() + candidates_.size();
+       ++next) {
+    if (!next->gone) return next->source;
+  }
+  return nullptr;
 }
 
 Result<ShardSeal> SourceSelector::ReadSeal() {
@@ -95,4 +104,4 @@ Status SourceSelector::Read(const ShardSeal& seal, std::span<WantedChunk> chunks
   return errors;
 }
 
-}  // namespace holdfast::agent
+}  // namespace holdfast

@@ -8,12 +8,12 @@
 #include <string>
 #include <vector>
 
-#include "agent/chunks/chunk_source.h"
 #include "base/clock.h"
+#include "storage/chunks/chunk_source.h"
 
 // What every ChunkSource must do. Each test program instantiates the suite with its sources.
 
-namespace holdfast::agent {
+namespace holdfast {
 
 /// One replica of a shard of at least four chunks, and a source that reads it.
 class SourceWorld {
@@ -140,4 +140,4 @@ TEST_P(SourceContract, AReplicaThatGoesAwayGivesNoWrongBytes) {
   EXPECT_TRUE(!status.ok() || GetParam().cost == SourceCost::kDisk);
 }
 
-}  // namespace holdfast::agent
+}  // namespace holdfast

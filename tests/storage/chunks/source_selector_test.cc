@@ -1,4 +1,4 @@
-#include "agent/chunks/source_selector.h"
+#include "storage/chunks/source_selector.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 
 #include "storage/format/checksum.h"
 
-namespace holdfast::agent {
+namespace holdfast {
 namespace {
 
 using testing::ElementsAre;
@@ -243,4 +243,4 @@ TEST_F(SelectorTest, NothingIsAskedWhileTheAgentStops) {
 }
 
 }  // namespace
-}  // namespace holdfast::agent
+}  // namespace holdfast

@@ -1,10 +1,10 @@
-#include "agent/chunks/tier_chunks.h"
+#include "storage/chunks/tier_chunks.h"
 
 #include <cstring>
 
 #include "base/crash_point.h"
 
-namespace holdfast::agent {
+namespace holdfast {
 
 Status TierError(const Status& status) {
   return status.code() == ErrorCode::kIoError ? UnavailableError(status.message()) : status;
@@ -50,4 +50,4 @@ Status TierChunks::Read(const ShardSeal& seal, std::span<WantedChunk> chunks) {
   return bad;
 }
 
-}  // namespace holdfast::agent
+}  // namespace holdfast

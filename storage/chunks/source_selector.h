@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "agent/chunks/chunk_source.h"
+#include "storage/chunks/chunk_source.h"
 
-namespace holdfast::agent {
+namespace holdfast {
 
 /// Receives the damage that readers find in the replicas of this node. Thread-safe.
 class DamageReporter {
@@ -20,18 +20,22 @@ class DamageReporter {
   virtual void OnLost(const ShardKey& key, Tier tier, const Status& how) = 0;
 };
 
+/// Is called when `source` failed. `next` is the source that is read instead; null: none is left.
+using FailureObserver =
+    std::function<void(const ChunkSource& source, const Status& how, const ChunkSource* next)>;
 using SourceList = std::vector<std::unique_ptr<ChunkSource>>;
 
 /// Reads one shard from several sources, each chunk from the cheapest one that has it intact;
-/// of equally cheap ones the least loaded is first. The
-/// damage of a replica of this node is reported once. Each call asks a source at most once, and a
-/// source that did not answer is not asked by later calls. Thread-compatible.
+/// of equally cheap ones the least loaded is first. The damage of a replica of this node is
+/// reported once. Each call asks a source at most once, and a source that did not answer is not
+/// asked by later calls. Thread-compatible.
 class SourceSelector {
  public:
   /// `digest` is that of the committed image; 0: any. `sources` and `damage` outlive the selector.
   SourceSelector(ShardKey key, uint64_t digest, const SourceList& sources, DamageReporter& damage);
   /// `stopping` returns true when no further source may be tried.
   void SetStopping(std::function<bool()> stopping) { stopping_ = std::move(stopping); }
+  void SetFailureObserver(FailureObserver observer) { observer_ = std::move(observer); }
 
   /// Returns the seal of the committed image.
   Result<ShardSeal> ReadSeal();
@@ -52,14 +56,17 @@ class SourceSelector {
   Status CheckSeal(const ShardSeal& seal, const ChunkSource& source) const;
   /// Records the failure of a source, and adds it to `errors`.
   void Note(Candidate& candidate, const Status& status, Status& errors);
+  /// Returns the source that is asked after `candidate`.
+  const ChunkSource* After(const Candidate& candidate) const;
   Status CheckStopping() const;
 
   const ShardKey key_;
   const uint64_t digest_;
   DamageReporter& damage_;
   std::function<bool()> stopping_;
+  FailureObserver observer_;
   std::vector<Candidate> candidates_;  // cheapest first
   bool any_failed_ = false;
 };
 
-}  // namespace holdfast::agent
+}  // namespace holdfast

@@ -1,4 +1,4 @@
-#include "agent/chunks/disk_chunks.h"
+#include "storage/chunks/disk_chunks.h"
 
 #include <cstring>
 #include <utility>
@@ -6,7 +6,7 @@
 #include "base/crash_point.h"
 #include "storage/io/queue_rules.h"
 
-namespace holdfast::agent {
+namespace holdfast {
 namespace {
 constexpr size_t kIdleMax = 8;
 // A device that fails this often is not asked for the rest of the chunks.
@@ -96,4 +96,4 @@ Status DiskChunks::ReadEach(const ShardSeal& seal, std::span<WantedChunk> chunks
   return failed;
 }
 
-}  // namespace holdfast::agent
+}  // namespace holdfast

@@ -1,10 +1,10 @@
-#include "agent/chunks/chunk_source.h"
+#include "storage/chunks/chunk_source.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
-namespace holdfast::agent {
+namespace holdfast {
 
 Status CheckWanted(const ShardKey& key, const ShardSeal& seal,
                    std::span<const WantedChunk> chunks) {
@@ -37,4 +37,26 @@ std::vector<WantedChunk> ChunksOf(const ShardSeal& seal, uint64_t first, std::sp
   return chunks;
 }
 
-}  // namespace holdfast::agent
+Status ReadRuns(std::span<WantedChunk> chunks, const RunReader& read) {
+  Status damage;
+  for (size_t i = 0; i < chunks.size();) {
+    if (chunks[i].done) {
+      ++i;
+      continue;
+    }
+    size_t end = i + 1;
+    while (end < chunks.size() && !chunks[end].done &&
+           chunks[end].index == chunks[end - 1].index + 1) {
+      ++end;
+    }
+    const Status failed = read(chunks.subspan(i, end - i));
+    // A place may drop a replica once it is known to be damaged. The damage is then the reason.
+    if (!failed.ok() && failed.code() != ErrorCode::kDataLoss) return damage.ok() ? failed : damage;
+    if (damage.ok()) damage = failed;
+    while (i < end && chunks[i].done) ++i;
+    if (i < end) ++i;  // the bad chunk
+  }
+  return damage;
+}
+
+}  // namespace holdfast

@@ -3,12 +3,12 @@
 #include <memory>
 #include <string>
 
-#include "agent/chunks/chunk_source.h"
 #include "base/mutex.h"
 #include "base/tiers.h"
+#include "storage/chunks/chunk_source.h"
 #include "storage/volume/tier_store.h"
 
-namespace holdfast::agent {
+namespace holdfast {
 
 /// Returns an error of a shared tier as one that does not mean the loss of a replica: Unavailable
 /// instead of IoError. Other codes stay.
@@ -40,4 +40,4 @@ class TierChunks final : public ChunkSource {
   std::unique_ptr<ShardChunks> files_ HOLDFAST_GUARDED_BY(mutex_);
 };
 
-}  // namespace holdfast::agent
+}  // namespace holdfast

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -12,7 +13,7 @@
 #include "storage/format/chunk.h"
 #include "storage/format/seal.h"
 
-namespace holdfast::agent {
+namespace holdfast {
 
 /// What it costs to read a chunk from a source. Readers try cheaper sources first.
 enum class SourceCost : uint8_t {
@@ -69,4 +70,10 @@ Status CheckWanted(const ShardKey& key, const ShardSeal& seal, std::span<const W
 std::vector<WantedChunk> ChunksOf(const ShardSeal& seal, uint64_t first, std::span<std::byte> into,
                                   uint64_t slack = 0);
 
-}  // namespace holdfast::agent
+/// Reads consecutive chunks in order, and sets `done` of the good ones. Stops at the first failure.
+using RunReader = std::function<Status(std::span<WantedChunk> run)>;
+/// Implements ChunkSource::Read() for a place that sends consecutive chunks as a stream: calls
+/// `read` for each run of chunks that are not done, and again after each bad chunk.
+Status ReadRuns(std::span<WantedChunk> chunks, const RunReader& read);
+
+}  // namespace holdfast

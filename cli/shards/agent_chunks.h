@@ -1,0 +1,42 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "base/mutex.h"
+#include "cli/cluster/agent_client.h"
+#include "storage/chunks/chunk_source.h"
+
+namespace holdfast::cli {
+
+/// A replica that an agent sends to operators.
+class AgentChunks final : public ChunkSource {
+ public:
+  /// `options` outlives the source.
+  AgentChunks(std::string node, std::string address, Tier tier, ShardKey key,
+              const GlobalOptions& options)
+      : node_(std::move(node)),
+        address_(std::move(address)),
+        tier_(tier),
+        key_(std::move(key)),
+        options_(options) {}
+
+  SourceCost cost() const override;
+  std::string where() const override;
+  Result<ShardSeal> ReadSeal() override;
+  Status Read(const ShardSeal& seal, std::span<WantedChunk> chunks) override;
+
+ private:
+  /// Opens the client at the first call.
+  Result<const AgentClient*> Client();
+
+  const std::string node_;
+  const std::string address_;
+  const Tier tier_;
+  const ShardKey key_;
+  const GlobalOptions& options_;
+  Mutex mutex_;
+  std::optional<AgentClient> client_ HOLDFAST_GUARDED_BY(mutex_);
+};
+
+}  // namespace holdfast::cli
