@@ -39,6 +39,7 @@ void Fill(const NodeStatus& status, pb::NodeStatus* node) {
   node->set_held_disk_bytes(status.held_disk_bytes);
   for (const std::string& warning : status.health.warnings) node->add_warnings(warning);
   node->set_disk_free_percent(status.health.disk_free_percent);
+  if (status.health.arena) ToProto(*status.health.arena, node->mutable_arena());
   node->set_seen_wall_nanos(status.seen_wall_nanos);
   for (const GroupMembershipStatus& membership : status.memberships) {
     pb::GroupMembership* wire = node->add_memberships();

@@ -452,6 +452,8 @@ TEST_F(OnlineTest, WhatIfNodesWereLost) {
 TEST_F(OnlineTest, Nodes) {
   auto* n0 = coordinator_.status.mutable_nodes(0);
   n0->set_held_parity_bytes(1 << 20);
+  n0->mutable_arena()->set_bytes(64 << 20);
+  n0->mutable_arena()->set_reserved_bytes(48 << 20);
   n0->set_peer_address("10.0.0.1:7072");
   (*n0->mutable_labels())["rack"] = "r7";
   (*n0->mutable_labels())["hall"] = "h1";
@@ -482,12 +484,16 @@ TEST_F(OnlineTest, Nodes) {
   CliResult wide = Cli({"nodes", "n0", "-o", "wide"});
   EXPECT_EQ(wide.exit_code, 0) << wide.Shown();
   EXPECT_THAT(wide.out, AllOf(HasSubstr("hall=h1,rack=r7"), HasSubstr("10.0.0.1:7072"),
-                              Not(HasSubstr("n1"))));
+                              HasSubstr("48 MiB of 64 MiB"), Not(HasSubstr("n1"))));
   auto json = Cli({"nodes", "-o", "json"}).Json();
   EXPECT_EQ(json["kind"], "nodes");
   EXPECT_EQ(json["nodes"][0]["seats"][0]["job"], "lm");
   EXPECT_EQ(json["nodes"][0]["seats"][0]["members"], 8);
   EXPECT_EQ(json["nodes"][0]["parity_bytes"], 1 << 20);
+  EXPECT_EQ(json["nodes"][0]["arena_bytes"], 64 << 20);
+  EXPECT_EQ(json["nodes"][0]["arena_reserved_bytes"], 48 << 20);
+  EXPECT_EQ(json["nodes"][1]["arena_bytes"], nullptr) << "an agent that does not report it";
+  EXPECT_EQ(json["nodes"][1]["arena_reserved_bytes"], nullptr);
   EXPECT_EQ(json["nodes"][0]["labels"]["rack"], "r7");
   EXPECT_EQ(json["nodes"][0]["health"], "HOLDFAST_OK");
   EXPECT_EQ(json["nodes"][1]["codes"], nlohmann::json({"NODE_DOWN"}));

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -40,6 +41,7 @@ class FakeAgent {
     request.set_peer_address(peer_address);
     request.set_worker_address(worker_address);
     request.set_worker_users(true);
+    if (arena) *request.mutable_arena() = *arena;
     request.mutable_labels()->insert(labels.begin(), labels.end());
     for (const StoredReplica& report : inventory) ToProto(report, request.add_replicas());
     reader_thread_ = std::thread([this, request] {
@@ -204,6 +206,7 @@ class FakeAgent {
   std::string worker_address;
   Labels labels;
   uint64_t slot_bytes = 0;
+  std::optional<pb::ArenaUse> arena;
 
  private:
   static void SetDeadline(grpc::ClientContext& context, int timeout_ms = 20'000) {

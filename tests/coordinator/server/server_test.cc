@@ -5,6 +5,7 @@
 #include <atomic>
 #include <filesystem>
 
+#include "coordinator/contract/limits.h"
 #include "coordinator/server/coordinator_server.h"
 #include "coordinator/store/memory_store.h"
 #include "tests/coordinator/server/fake_agent.h"
@@ -522,6 +523,24 @@ TEST_F(ServerTest, ASilentNodeIsLost) {
   }
   EXPECT_FALSE(a.End().has_value());
   EXPECT_TRUE(a.GetStatus().nodes(0).alive());
+}
+
+TEST_F(ServerTest, ANodeHasTheArenaThatItsAgentReportedLast) {
+  config_.node_lease_ms = 30'000;
+  Start();
+  FakeAgent a(server_->endpoint(), "a");
+  Attach(a);
+  EXPECT_FALSE(a.GetStatus().nodes(0).has_arena()) << "an older agent does not report it";
+  pb::ReportRequest report = a.NewReport(epoch());
+  report.mutable_arena()->set_bytes(64 << 20);
+  report.mutable_arena()->set_reserved_bytes(uint64_t{1} << 60);
+  ASSERT_TRUE(a.Report(report).ok());
+  const pb::NodeStatus node = a.GetStatus().nodes(0);
+  EXPECT_EQ(node.arena().bytes(), 64U << 20);
+  EXPECT_EQ(node.arena().reserved_bytes(), kArenaBytesMax);
+  a.arena.emplace().set_bytes(32 << 20);
+  Attach(a);
+  ASSERT_TRUE(Eventually([&] { return a.GetStatus().nodes(0).arena().bytes() == 32 << 20; }));
 }
 
 TEST_F(ServerTest, RetentionKeepsPinnedVersions) {

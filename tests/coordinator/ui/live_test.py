@@ -231,6 +231,10 @@ class Live(unittest.TestCase):
         self.assertNotIn(secret, json.dumps(snapshot))
         self.assertEqual(snapshot["history"]["jobs"][0]["job"], JOB)
         self.assertGreater(snapshot["history"]["jobs"][0]["hour"]["ettr"], 0.9)
+        node = coordinator.wait_loaded(lambda s: s["status"]["nodes"][0]["arena_reserved_bytes"])["status"]["nodes"][0]
+        self.assertEqual(node["arena_bytes"], 64 << 20, "arena.bytes of the agent")
+        self.assertGreater(node["arena_reserved_bytes"], 0)
+        self.assertLessEqual(node["arena_reserved_bytes"], node["arena_bytes"])
         status, _, text = coordinator.get("/api/impact?node=n0")
         printed = json.loads(coordinator.cli("advise", "--without", "n0", "-o", "json").stdout)
         self.assertEqual((status, json.loads(text)["keeps"]), (200, printed["keeps"]), text)

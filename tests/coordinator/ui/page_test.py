@@ -138,6 +138,8 @@ class LargeJob(unittest.TestCase):
         self.assertIn("gpu-0588", texts["nodes"], "two incidents on one node")
         self.assertIn("quarantined", texts["nodes"])
         self.assertIn("pinned", texts["versions"])
+        self.assertIn("15.0 TiB of 20.0 TiB reserved, fullest node 21 % free, full in about 5 h 15 min",
+                      texts["capacity"])
         self.assertIn("623", texts["ranks"], "a rank of the silent node")
         self.driver.find_element("xpath", "//button[text()='Lateness']").click()
         browser.wait_until(lambda: "4711" in self.driver.find_element("id", "ranks").text, 5, "the straggler is first")
@@ -230,6 +232,22 @@ class OddJobs(unittest.TestCase):
         one["ranks"] = []
         driver = self.page_of(one)
         self.assertIn("No rank reports telemetry", driver.find_element("id", "ranks").text)
+
+    def test_arenas_that_are_not_reported(self):
+        some = recording.snapshot(64)
+        for sample in some["history"]["capacity"][:100]:
+            sample[5:] = [0, 0, None]
+        some["status"]["nodes"][0].update(arena_bytes=None, arena_reserved_bytes=None)
+        text = self.page_of(some).find_element("id", "capacity").text
+        self.assertIn("only 7 of 8 nodes report it", text)
+        self.assertRegex(text, r"fullest node 21 % free, full in about \d+ h", "the trend begins with the reports")
+        for node in some["status"]["nodes"]:
+            node.update(arena_bytes=None, arena_reserved_bytes=None)
+        for sample in some["history"]["capacity"]:
+            sample[4:] = [None, 0, 0, None]
+        text = self.page_of(some).find_element("id", "capacity").text
+        self.assertIn("no node reports the size of its arena", text)
+        self.assertIn("no node reports its free space", text)
 
     def test_a_cluster_without_jobs(self):
         empty = recording.snapshot(8)

@@ -101,6 +101,7 @@ def snapshot(ranks, now_ms=NOW_MS, markup=False):
             "nodes": [{
                 "node": n, "alive": n != "gpu-0077", "address": f"10.0.0.1:{7100 + i}",
                 "memory_bytes": 10_200_000_000, "disk_bytes": 50_000_000_000, "disk_free_percent": 61 - i % 7, "seen_at": utc(now_ms), "warnings": [],
+                "arena_bytes": 16 << 30, "arena_reserved_bytes": 12 << 30,
                 "peer_address": f"10.0.0.1:{9000 + i}", "parity_bytes": 1_300_000_000, "labels": {"rack": f"r{i // 16}"},
                 "seats": [],
             } for i, n in enumerate(nodes)],
@@ -122,7 +123,8 @@ def snapshot(ranks, now_ms=NOW_MS, markup=False):
                 "restarts": [[3, now_ms - 393_000]], "hour": goodput(3_600_000), "day": goodput(80_000_000),
             } for j in jobs],
             "capacity": [[now_ms - 3_600_000 + i * 10_000, 13_000_000_000_000 + i * 2_000_000, 1_660_000_000_000,
-                          60_000_000_000_000 + i * 900_000_000, 58 - i // 120] for i in range(361)],
+                          60_000_000_000_000 + i * 900_000_000, 58 - i // 120,
+                          len(nodes) * (16 << 30), len(nodes) * (12 << 30), 25 - i // 90] for i in range(361)],
         },
         "ranks": [{
             "job": JOB, "nodes": nodes, "rows": rows,
