@@ -16,6 +16,7 @@
 #include "coordinator/state/queries.h"
 #include "coordinator/state/restore.h"
 #include "coordinator/state/retention.h"
+#include "coordinator/state/verification.h"
 
 namespace holdfast::coord {
 namespace {
@@ -31,6 +32,7 @@ struct Dispatch {
   void operator()(const RestoreRequested& event) const { OnRestoreRequested(context, event); }
   void operator()(const RestoreAbandoned& event) const { OnRestoreAbandoned(context, event); }
   void operator()(const PinSet& event) const { OnPinSet(context, event); }
+  void operator()(const VersionVerified& event) const { OnVersionVerified(context, event); }
   void operator()(const RetentionSet& event) const { OnRetentionSet(context, event); }
   void operator()(const JobForgotten& event) const { OnJobForgotten(context, event); }
   void operator()(const DrainSet& event) const { OnDrainSet(context, event); }

@@ -111,6 +111,7 @@ struct VersionStatus {
   /// Which losses the version survives now, see survival.h; empty: it is not restorable.
   std::string survives;
   std::vector<std::string> disputed;  // one sentence for each dispute
+  std::optional<Verification> verification;
 };
 
 struct ReplicaLocation {

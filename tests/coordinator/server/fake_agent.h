@@ -152,6 +152,20 @@ class FakeAgent {
     return reply;
   }
 
+  Status RecordVerification(const std::string& job, VersionId version,
+                            const pb::Verification& verification) {
+    grpc::ClientContext context;
+    SetDeadline(context);
+    pb::RecordVerificationRequest request;
+    request.set_job(job);
+    ToProto(version, request.mutable_version());
+    *request.mutable_verification() = verification;
+    pb::RecordVerificationReply reply;
+    grpc::Status status = stub_->RecordVerification(&context, request, &reply);
+    if (!status.ok()) return FromGrpc(status, "coordinator");
+    return FromProto(reply.outcome());
+  }
+
   Status Pin(const std::string& job, VersionId version, bool pinned) {
     grpc::ClientContext context;
     SetDeadline(context);

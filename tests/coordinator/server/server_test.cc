@@ -543,6 +543,35 @@ TEST_F(ServerTest, ANodeHasTheArenaThatItsAgentReportedLast) {
   ASSERT_TRUE(Eventually([&] { return a.GetStatus().nodes(0).arena().bytes() == 32 << 20; }));
 }
 
+TEST_F(ServerTest, AVerificationIsListedAndSurvivesARestart) {
+  config_.node_lease_ms = 30'000;
+  Start();
+  FakeAgent a(server_->endpoint(), "a");
+  Attach(a);
+  ASSERT_TRUE(a.Join("gpt", "run-1", 0, 1).has_value());
+  ASSERT_TRUE(a.Hold(epoch(), {MakeReplica("gpt", V(1, 1), 0, 1, Tier::kDisk)}).ok());
+  EXPECT_FALSE(a.ListVersions("gpt").versions(0).has_verification());
+  pb::Verification found;
+  EXPECT_EQ(a.RecordVerification("gpt", V(1, 1), found).code(), ErrorCode::kInvalidArgument);
+  found.set_missing(2);
+  found.set_left_out(3);
+  found.set_wall_nanos(77);
+  EXPECT_EQ(a.RecordVerification("gpt", V(1, 2), found).code(), ErrorCode::kNotFound);
+  EXPECT_EQ(a.RecordVerification("..", V(1, 1), found).code(), ErrorCode::kInvalidArgument);
+  const int64_t before = Clock::Real().WallNanos();
+  ASSERT_TRUE(a.RecordVerification("gpt", V(1, 1), found).ok());
+  const pb::Verification listed = a.ListVersions("gpt").versions(0).verification();
+  EXPECT_EQ(listed.missing(), 2U);
+  EXPECT_EQ(listed.left_out(), 3U);
+  EXPECT_EQ(listed.ok(), 0U);
+  EXPECT_FALSE(listed.deep());
+  EXPECT_GE(listed.wall_nanos(), before) << "the time is the coordinator's";
+  a.Detach();
+  Start();
+  EXPECT_EQ(a.ListVersions("gpt").versions(0).verification().SerializeAsString(),
+            listed.SerializeAsString());
+}
+
 TEST_F(ServerTest, RetentionKeepsPinnedVersions) {
   config_.keep_last = 2;
   config_.node_lease_ms = 30'000;

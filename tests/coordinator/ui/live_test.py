@@ -238,6 +238,16 @@ class Live(unittest.TestCase):
         status, _, text = coordinator.get("/api/impact?node=n0")
         printed = json.loads(coordinator.cli("advise", "--without", "n0", "-o", "json").stdout)
         self.assertEqual((status, json.loads(text)["keeps"]), (200, printed["keeps"]), text)
+        # A version in memory lives for two steps: the newest on disk is the one to verify.
+        browser.wait_until(lambda: coordinator.cli("pin", JOB, "newest").returncode == 0, PATIENCE_SECONDS, "a version on disk")
+        pinned = coordinator.wait_loaded(lambda s: any(v["pinned"] for v in s["versions"]["versions"]))
+        version = next(v["version"] for v in pinned["versions"]["versions"] if v["pinned"])
+        checked = coordinator.cli("verify", JOB, "--version", version, "--deep")
+        self.assertEqual(checked.returncode, 0, checked.stdout + checked.stderr)
+        snapshot = coordinator.wait_loaded(lambda s: any(v["verification"] for v in s["versions"]["versions"]))
+        found = {v["version"]: v["verification"] for v in snapshot["versions"]["versions"] if v["verification"]}
+        self.assertEqual(list(found), [version])
+        self.assertEqual((found[version]["result"], found[version]["deep"]), ("ok", True))
         self.check_shape(snapshot)
         if browser.missing():
             print("without a browser:", browser.missing(), flush=True)

@@ -138,6 +138,10 @@ class LargeJob(unittest.TestCase):
         self.assertIn("gpu-0588", texts["nodes"], "two incidents on one node")
         self.assertIn("quarantined", texts["nodes"])
         self.assertIn("pinned", texts["versions"])
+        self.assertIn("ok 40 s ago, every byte of 20478 replicas", texts["versions"])
+        self.assertIn("2 damaged 40 s ago, every byte of 20480 replicas", texts["versions"])
+        self.assertIn("ok 40 s ago, every byte of 20478 of 40478 replicas", texts["versions"])
+        self.assertIn("not recorded", texts["versions"])
         self.assertIn("15.0 TiB of 20.0 TiB reserved, fullest node 21 % free, full in about 5 h 15 min",
                       texts["capacity"])
         self.assertIn("623", texts["ranks"], "a rank of the silent node")

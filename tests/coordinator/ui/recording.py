@@ -40,7 +40,10 @@ def version_json(i):
         "survives": "any 2 nodes of a group" if i < 3 else "the loss of all memory", "state": "committed",
         "abandoned": False, "tiers": tiers, "available": tiers, "bytes": 6_480_000_000_000, "world": 10_240,
         "time": utc(at), "age_seconds": (NOW_MS - at) // 1000, "pinned": i == 5, "restorable": True, "why_not": "",
-        "disputed": [],
+        "disputed": [], "verification": {
+            "time": utc(NOW_MS - 40_000), "deep": True, "result": "DAMAGED" if i == 4 else "ok", "ok": 20_478,
+            "damaged": 2 if i == 4 else 0, "missing": 0, "unchecked": 0, "left_out": 0 if i < 5 else 20_000,
+        } if i > 2 else None,
     }
 
 
