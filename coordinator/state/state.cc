@@ -12,6 +12,7 @@
 #include "coordinator/state/load.h"
 #include "coordinator/state/node_loss.h"
 #include "coordinator/state/nodes.h"
+#include "coordinator/state/parity_lag.h"
 #include "coordinator/state/passes.h"
 #include "coordinator/state/queries.h"
 #include "coordinator/state/restore.h"
@@ -65,6 +66,12 @@ std::vector<Effect> State::Apply(const Event& event, Instant at) {
 }
 
 std::vector<NodeStatus> State::Nodes() const { return NodeStatuses(Read()); }
+
+std::vector<ParityLag> State::ParityLags(const std::string& job) const {
+  const auto found = cluster_.jobs.find(job);
+  if (found == cluster_.jobs.end()) return {};
+  return coord::ParityLags(Read(), found->second);
+}
 
 Result<std::vector<JobStatus>> State::Jobs(const std::string& job) const {
   return JobStatuses(Read(), job);

@@ -147,6 +147,11 @@ class LargeJob(unittest.TestCase):
         self.assertIn("623", texts["ranks"], "a rank of the silent node")
         self.driver.find_element("xpath", "//button[text()='Lateness']").click()
         browser.wait_until(lambda: "4711" in self.driver.find_element("id", "ranks").text, 5, "the straggler is first")
+        self.driver.find_element("xpath", "//button[text()='Parity lag']").click()
+        browser.wait_until(lambda: "1 min 1 s, 3 versions" in self.driver.find_element("id", "ranks").text, 5,
+                           "the group whose parity is behind is first")
+        rows = self.driver.find_elements("css selector", "#ranks tbody tr")
+        self.assertEqual([row.find_element("tag name", "td").text for row in rows], [str(576 + i) for i in range(5)])
 
     def test_the_drain_question_is_answered(self):
         self.load()
@@ -252,6 +257,14 @@ class OddJobs(unittest.TestCase):
         text = self.page_of(some).find_element("id", "capacity").text
         self.assertIn("no node reports the size of its arena", text)
         self.assertIn("no node reports its free space", text)
+
+    def test_a_job_without_parity_groups(self):
+        plain = recording.snapshot(8)
+        for row in plain["ranks"][0]["rows"]:
+            row[-2:] = [-1, -1]
+        driver = self.page_of(plain)
+        driver.find_element("xpath", "//button[text()='Parity lag']").click()
+        browser.wait_until(lambda: "no parity groups" in driver.find_element("id", "ranks").text, 5, "why it is empty")
 
     def test_a_cluster_without_jobs(self):
         empty = recording.snapshot(8)

@@ -69,7 +69,8 @@ def snapshot(ranks, now_ms=NOW_MS, markup=False):
             stall, silent = 41_000 + rank % 8 * 900, 40_500
         tensor, data, pipeline = rank % 8, rank // 8 % 160, rank // 1280
         step = 18_241 if stall < 30_000 else 18_230
-        rows.append([rank, rank // 8, step, stall, silent, wait, data, tensor, pipeline])
+        lag = [3, 61_000] if rank // 64 == 9 % max(1, ranks // 64) else [1, 9_000]  # a group of 8 nodes
+        rows.append([rank, rank // 8, step, stall, silent, wait, data, tensor, pipeline, *lag])
     evil = "<script>window.broken=1</script><img src=x onerror=window.broken=1>"
     incident = {
         "id": 12, "job": JOB, "time": utc(now_ms - 420_000), "kind": "node lost",
@@ -131,7 +132,8 @@ def snapshot(ranks, now_ms=NOW_MS, markup=False):
         },
         "ranks": [{
             "job": JOB, "nodes": nodes, "rows": rows,
-            "columns": ["rank", "node", "step", "stall_ms", "silent_ms", "wait_us", "data", "tensor", "pipeline"],
+            "columns": ["rank", "node", "step", "stall_ms", "silent_ms", "wait_us", "data", "tensor", "pipeline",
+                        "parity_lag_versions", "parity_lag_ms"],
         }],
     }
 
