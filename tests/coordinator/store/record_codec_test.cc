@@ -109,6 +109,32 @@ TEST(RecordCodecTest, ARunOfAnOlderProgramIsReadWithTheDefaults) {
   EXPECT_FALSE(DecodeRun(RunKey("gpt"), FrameRecord(RunKey("gpt"), old)).has_value());
 }
 
+TEST(RecordCodecTest, IncidentsKeepTheirTimes) {
+  IncidentRecord incident;
+  incident.id = 12;
+  incident.job = "gpt";
+  incident.wall_nanos = 1234567890123;
+  incident.kind = "node lost";
+  incident.ranks = {Rank{3}};
+  incident.nodes = {"n1"};
+  incident.detect_ms = 1;
+  incident.decide_ms = 2;
+  incident.stop_ms = 3;
+  incident.place_ms = 4;
+  incident.restore_ms = 5;
+  incident.first_step_ms = 6;
+  incident.restored = {Incarnation{2}, Step{7}};
+  incident.state = IncidentState::kRecovered;
+  EXPECT_EQ(DecodeIncident(IncidentKey(12), EncodeIncident(incident)).value(), incident);
+  metadata::Incident old;
+  old.set_state(1);
+  old.set_restore_ms(5);
+  const auto read = DecodeIncident(IncidentKey(12), FrameRecord(IncidentKey(12), old));
+  ASSERT_TRUE(read.has_value());
+  EXPECT_EQ(read->place_ms, -1) << "an older record has no such time";
+  EXPECT_EQ(read->restore_ms, 5);
+}
+
 std::string FromHex(std::string_view hex) {
   std::string bytes;
   for (size_t i = 0; i < hex.size(); i += 2) {

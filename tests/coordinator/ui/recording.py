@@ -77,12 +77,12 @@ def snapshot(ranks, now_ms=NOW_MS, markup=False):
         "what": "node gpu-0077 does not answer" + (evil if markup else ""),
         "evidence": ["its agent was last seen 3.0 s before", evil if markup else "7 peers cannot reach it"],
         "ranks": list(range(616, 624)), "nodes": ["gpu-0077"], "plan": "restart on a spare", "state": "recovered",
-        "detect_ms": 3_010, "decide_ms": 3_020, "stop_ms": 5_200, "restore_ms": 12_100, "first_step_ms": 26_400,
+        "detect_ms": 3_010, "decide_ms": 3_020, "stop_ms": 5_200, "place_ms": 7_900, "restore_ms": 12_100, "first_step_ms": 26_400,
         "lost_steps": 1, "restored": "2-18210",
     }
     older = {**incident, "id": 9, "time": utc(now_ms - 7_200_000), "kind": "straggler", "state": "noted",
              "what": "rank 4711 on gpu-0588 is late", "nodes": ["gpu-0588"], "detect_ms": 20_000, "decide_ms": None,
-             "stop_ms": None, "restore_ms": None, "first_step_ms": None, "lost_steps": None, "restored": None}
+             "stop_ms": None, "place_ms": None, "restore_ms": None, "first_step_ms": None, "lost_steps": None, "restored": None}
     again = {**older, "id": 7, "time": utc(now_ms - 9_200_000)}
     marks = {
         "memory": [[f"3-{18240 - i}", now_ms - 9_000 - i * 20_000] for i in range(170)][::-1],
