@@ -43,6 +43,13 @@ std::shared_ptr<grpc::Channel> OwnChannel(const Endpoint& endpoint) {
 ShardKey KeyOf(uint64_t incarnation, uint64_t step, uint32_t rank) {
   return {kLoadJob, {Incarnation{incarnation}, Step{step}}, Rank{rank}};
 }
+
+pb::ArenaUse LoadArena() {
+  pb::ArenaUse arena;
+  arena.set_bytes(16 * kSlotBytes);
+  arena.set_reserved_bytes(12 * kSlotBytes);
+  return arena;
+}
 }  // namespace
 
 template <typename Request, typename Reply>
@@ -126,6 +133,7 @@ void SimulatedAgent::Attach() {
   request.set_data_address("unix:/nowhere/" + node_);
   request.set_no_parity(true);
   request.set_disk_free_percent(50);
+  *request.mutable_arena() = LoadArena();
   Stream* stream = nullptr;
   {
     std::lock_guard lock(mutex_);
@@ -265,6 +273,7 @@ void SimulatedAgent::Report() {
   request.set_node(node_);
   request.set_agent_start(start_);
   request.set_disk_free_percent(50);
+  *request.mutable_arena() = LoadArena();
   call->context.set_deadline(After(kCallTimeoutMs));
   Places stored;
   Places removed;

@@ -264,6 +264,10 @@ Status AgentApplication::Open() {
   link.agent_id = identity ? identity->id : 0;
   link.agent_start = identity.value_or(AgentIdentity()).StartNumber();
   link.disk_free_percent = [dirs = config_.data_dirs] { return DiskFreePercent(dirs); };
+  link.arena_use = [this] {
+    const ArenaUsage usage = arena_->usage();
+    return ArenaUse{.bytes = usage.budget_bytes, .reserved_bytes = usage.reserved_bytes};
+  };
   link.no_parity = !config_.peers_enabled;
   link.peer_address = [this]() -> std::string {
     return config_.peers.advertise.empty() ? peer_server_->address() : config_.peers.advertise;

@@ -259,6 +259,7 @@ Status GrpcCoordinatorLink::AttachOnce() {
   request.set_no_parity(options_.no_parity);
   for (const auto& [name, value] : options_.labels) (*request.mutable_labels())[name] = value;
   request.set_disk_free_percent(options_.disk_free_percent());
+  coord::ToProto(options_.arena_use(), request.mutable_arena());
   const ReportBatch inventory = reports_.Inventory();
   for (const std::string& warning : inventory.warnings) request.add_warnings(warning);
   for (const LocalRank& rank : inventory.ranks) coord::ToProto(rank, request.add_ranks());
@@ -483,6 +484,7 @@ Status GrpcCoordinatorLink::SendBatch(const ReportBatch& batch) {
   for (const TierWanted& one : batch.wanted) coord::ToProto(one, request.add_wanted());
   // Every message carries these, even one without reports: it serves as the heartbeat.
   request.set_disk_free_percent(options_.disk_free_percent());
+  coord::ToProto(options_.arena_use(), request.mutable_arena());
   request.set_departing(departing_.load());
   AddWorkers(&request);
   if (options_.self_tester != nullptr) {

@@ -32,6 +32,7 @@ struct GrpcLinkOptions {
   uint64_t agent_start = 0;  // later starts have higher numbers
   uint64_t agent_id = 0;     // the same for all starts; 0: unknown
   std::function<uint32_t()> disk_free_percent;
+  std::function<ArenaUse()> arena_use;
   std::function<std::string()> peer_address = [] { return std::string(); };
   bool no_parity = false;                     // the node takes part in no parity group
   std::map<std::string, std::string> labels;  // location of the node: rack, switch

@@ -156,6 +156,16 @@ Result<VersionId> CoordinatorClient::PinNewest(const std::string& job) {
   return FromProto(reply.version());
 }
 
+Status CoordinatorClient::RecordVerification(const std::string& job, VersionId version,
+                                             const coordinator::Verification& verification) {
+  coordinator::RecordVerificationRequest request;
+  request.set_job(job);
+  ToProto(version, request.mutable_version());
+  *request.mutable_verification() = verification;
+  auto reply = Call(&Coordinator::Stub::RecordVerification, request);
+  return reply ? Status::Ok() : reply.error();
+}
+
 Status CoordinatorClient::Retain(const std::string& job, uint64_t keep_last, uint64_t keep_every) {
   coordinator::RetainRequest request;
   request.set_job(job);

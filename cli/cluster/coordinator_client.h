@@ -47,6 +47,10 @@ class CoordinatorClient {
   Status Pin(const std::string& job, VersionId version, bool pinned);
   /// Pins the newest version on disk and returns it.
   Result<VersionId> PinNewest(const std::string& job);
+  /// Records the outcome of a verification of one version. NotFound: the version was removed.
+  /// Unsupported: an older coordinator.
+  Status RecordVerification(const std::string& job, VersionId version,
+                            const coordinator::Verification& verification);
   /// `keep_last` 0: returns to the coordinator's rule.
   Status Retain(const std::string& job, uint64_t keep_last, uint64_t keep_every);
   Result<coordinator::ForgetJobReply> ForgetJob(const std::string& job);

@@ -126,6 +126,7 @@ class IncidentsCommand : public Command {
     const std::pair<const char*, int64_t> times[] = {{"detected", incident.detect_ms()},
                                                      {"decided", incident.decide_ms()},
                                                      {"stopped", incident.stop_ms()},
+                                                     {"placed", view::PlaceMs(incident)},
                                                      {"restored", incident.restore_ms()},
                                                      {"first step", incident.first_step_ms()}};
     for (const auto& [name, ms] : times) line(name, FormatSeconds(ms));

@@ -25,7 +25,8 @@ GROUP is a parity group of a running job. MEMBER is the node's index in the grou
 group's size. SEGMENTS is data+parity of a stripe: the group survives the loss of as many nodes as
 it has parity segments. A node with ranks of several jobs has a line for each job. BLAMED is the
 number of jobs with an incident in the last week that names the node and at most one other: a free
-place of a run goes to the node that the fewest jobs blame.
+place of a run goes to the node that the fewest jobs blame. ARENA (with -o wide) is how much of the
+node's memory for segments is reserved.
 
 Examples:
   holdfast nodes                      every node
@@ -53,6 +54,11 @@ Cell HealthCell(const std::vector<Finding>& findings, bool wide) {
     texts.push_back(wide ? finding.code + " " + finding.message : finding.code);
   }
   return {Join(texts, wide ? "; " : ","), ToneOf(WorstLevel(findings))};
+}
+
+std::string ArenaText(const NodeStatus& node) {
+  if (!node.has_arena()) return "-";
+  return FormatBytes(node.arena().reserved_bytes()) + " of " + FormatBytes(node.arena().bytes());
 }
 
 std::string LabelsText(const NodeStatus& node) {
@@ -133,6 +139,7 @@ class NodesCommand : public Command {
                                    {"BLAMED", true, false},   {"HEALTH", false, true}};
     if (output.wide()) {
       columns.insert(columns.end(), {{"FREE", true, false},
+                                     {"ARENA", true, false},
                                      {"SEEN", true, false},
                                      {"LABELS", false, true},
                                      {"ADDRESS", false, true},
@@ -166,6 +173,7 @@ class NodesCommand : public Command {
                            HealthCell(findings, output.wide())});
     if (output.wide()) {
       row.insert(row.end(), {{node.alive() ? fmt::format("{}%", node.disk_free_percent()) : "-"},
+                             {ArenaText(node)},
                              {AgeText(node.seen_wall_nanos(), now)},
                              {LabelsText(node)},
                              {node.data_address()},

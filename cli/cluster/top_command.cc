@@ -13,6 +13,7 @@
 #include "cli/core/version_json.h"
 #include "coordinator/view/goodput.h"
 #include "coordinator/view/health.h"
+#include "coordinator/view/incident_json.h"
 
 namespace holdfast::cli {
 
@@ -157,7 +158,8 @@ class TopCommand : public Command {
     const std::pair<const char*, int64_t> phases[] = {{"detect", incident.detect_ms()},
                                                       {"decide", incident.decide_ms()},
                                                       {"stop", incident.stop_ms()},
-                                                      {"place+restore", incident.restore_ms()},
+                                                      {"place", view::PlaceMs(incident)},
+                                                      {"restore", incident.restore_ms()},
                                                       {"first step", incident.first_step_ms()}};
     int64_t total_ms = 1;
     for (const auto& [name, ms] : phases) total_ms = std::max(total_ms, ms);

@@ -20,7 +20,8 @@ RESTORABLE: whether a restart could restore it; -o wide adds the reason if not. 
 after which the version could still be restored: "A + B" both at once, "A; B" either one. Aborted
 versions, which never were complete, are shown only with --all. A version is disputed when ranks
 that should have equal values had different ones; -o wide names tensors and ranks. A disputed
-version can still be restored.
+version can still be restored. VERIFIED (with -o wide): what the last `holdfast verify` of the
+version found.
 
 Examples:
   holdfast versions                         every job
@@ -40,6 +41,17 @@ std::string WhyText(const coordinator::VersionInfo& info) {
   std::string text = info.why_not();
   for (const std::string& dispute : info.disputed()) text += (text.empty() ? "" : "; ") + dispute;
   return Printable(text);
+}
+
+/// The result and age of the last verification.
+Cell VerifiedCell(const coordinator::VersionInfo& info, int64_t now) {
+  if (!info.has_verification()) return {"-"};
+  const coordinator::Verification& last = info.verification();
+  const std::string result = view::VerificationResult(last);
+  std::string text = result + (last.deep() ? "" : " (structure)");
+  if (last.left_out() > 0) text += " (sample)";
+  return {text + " " + AgeText(last.wall_nanos(), now) + " ago",
+          result == "ok" ? Tone::kPlain : Tone::kBad};
 }
 
 class VersionsCommand : public Command {
@@ -133,7 +145,9 @@ class VersionsCommand : public Command {
                                    {"PINNED", false, false},
                                    {"RESTORABLE", false, false},
                                    {"SURVIVES", false, true}});
-    if (output.wide()) columns.push_back({"WHY NOT", false, true});
+    if (output.wide()) {
+      columns.insert(columns.end(), {{"VERIFIED", false, false}, {"WHY NOT", false, true}});
+    }
     Table table(columns);
     for (const ListedVersion& one : listed) {
       const auto& info = one.info;
@@ -149,7 +163,7 @@ class VersionsCommand : public Command {
                              {info.pinned() ? "yes" : "no"},
                              info.restorable() ? Cell{"yes", Tone::kGood} : Cell{"no"},
                              {info.survives().empty() ? "-" : info.survives()}});
-      if (output.wide()) row.push_back({WhyText(info)});
+      if (output.wide()) row.insert(row.end(), {VerifiedCell(info, now), {WhyText(info)}});
       table.Add(std::move(row));
     }
     if (table.empty()) {

@@ -19,6 +19,7 @@
 #include "cli/core/text.h"
 #include "cli/core/version_json.h"
 #include "cli/shards/group_source.h"
+#include "cli/shards/verification_record.h"
 
 namespace holdfast::cli {
 
@@ -255,7 +256,9 @@ Result<CheckReport> CheckOnline(Context& context, const CheckOptions& options) {
   HOLDFAST_ASSIGN_OR_RETURN(CoordinatorClient client, CoordinatorClient::Open(context.options));
   CheckReport report;
   HOLDFAST_RETURN_IF_ERROR(CollectOnline(client, options, report));
+  ReplicaCounts left_out = CountReplicas(report.checks);
   TakeSample(options.share, report);
+  for (const auto& [version, sampled] : CountReplicas(report.checks)) left_out[version] -= sampled;
   HOLDFAST_RETURN_IF_ERROR(ExplainMissingOnline(context, client, options, report));
   Progress progress("verifying", options.deep ? TotalBytes(report.checks) : 0, options.deep,
                     context.clock);
@@ -284,6 +287,7 @@ Result<CheckReport> CheckOnline(Context& context, const CheckOptions& options) {
                    [](const ShardCheck& a, const ShardCheck& b) {
                      return std::tie(a.key, a.tier) < std::tie(b.key, b.tier);
                    });
+  RecordVerifications(client, left_out, options.deep, report);
   return report;
 }
 

@@ -17,11 +17,13 @@ constexpr const char* kVerifyFooter = R"(
 Without --deep, checks the structure: seals, headers, lengths. With --deep, reads every byte and
 compares it with the checksums of the shard's seal. Online, agents verify their own replicas of
 shards and parity shards at every tier. They repair damaged chunks from a good replica or from the
-parity group; a replica that cannot be repaired goes to quarantine. With --data-dir, reads files
-directly, changes nothing and needs no service. The data directories of one node are checked for the
-shards of that node, those of several nodes for complete versions. MISSING is a shard that should
-exist and has no good seal; the message shows whether its parity group can decode it, and --deep
-decodes it. The exit code is 2 when a shard is damaged or missing, 3 when one could not be checked.
+parity group; a replica that cannot be repaired goes to quarantine. The coordinator keeps the
+outcome, and `versions -o wide` and the page show the last one of each version. With --data-dir,
+reads files directly, changes nothing and needs no service. The data directories of one node are
+checked for the shards of that node, those of several nodes for complete versions. MISSING is a
+shard that should exist and has no good seal; the message shows whether its parity group can decode
+it, and --deep decodes it. The exit code is 2 when a shard is damaged or missing, 3 when one could
+not be checked.
 
 Examples:
   holdfast verify my-job                              structure of every version

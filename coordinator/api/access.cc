@@ -28,6 +28,7 @@ constexpr AccessRule kRules[] = {
     {kCoordinator, "ListVersions", kReaders, UserRule::kOwnJob},
     {kCoordinator, "PlanRestore", kOperators, UserRule::kOwnJob},
     {kCoordinator, "Pin", kOperators, UserRule::kOwnJob},
+    {kCoordinator, "RecordVerification", kOperators, UserRule::kOwnJob},
     {kCoordinator, "Retain", kOperators, UserRule::kOwnJob},
     {kCoordinator, "ForgetJob", kOperators, UserRule::kOwnJob},
     {kCoordinator, "StartRun", kRunners, UserRule::kNewJob, "spec.job"},

@@ -403,6 +403,16 @@ void ToProto(const LocalRank& rank, pb::LocalRank* out) {
   out->set_goodbye(rank.goodbye);
 }
 
+ArenaUse FromProto(const pb::ArenaUse& proto) {
+  return {std::min(proto.bytes(), kArenaBytesMax),
+          std::min(proto.reserved_bytes(), kArenaBytesMax)};
+}
+
+void ToProto(const ArenaUse& use, pb::ArenaUse* out) {
+  out->set_bytes(use.bytes);
+  out->set_reserved_bytes(use.reserved_bytes);
+}
+
 Result<TierWanted> FromProto(const pb::TierWanted& proto) {
   HOLDFAST_RETURN_IF_ERROR(ValidateName("job", proto.job()));
   HOLDFAST_ASSIGN_OR_RETURN(const Tier tier, TierFromNumber(proto.tier()));

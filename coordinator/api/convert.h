@@ -56,6 +56,9 @@ void ToProto(const RemoveVersion& directive, pb::RemoveVersion* out);
 
 Result<LocalRank> FromProto(const pb::LocalRank& rank);
 void ToProto(const LocalRank& rank, pb::LocalRank* out);
+/// Limits both numbers to kArenaBytesMax.
+ArenaUse FromProto(const pb::ArenaUse& use);
+void ToProto(const ArenaUse& use, pb::ArenaUse* out);
 Result<TierWanted> FromProto(const pb::TierWanted& wanted);
 void ToProto(const TierWanted& wanted, pb::TierWanted* out);
 

@@ -18,6 +18,9 @@ inline constexpr size_t kReportTextBytesMax = 4096;
 /// Most bytes of the plan of a parity group in a report. The largest plan is smaller.
 inline constexpr size_t kReportedPlanBytesMax = 1 << 20;
 
+/// Largest size of an arena in a report, 1 PiB. The sum over 16,383 nodes fits in a uint64_t.
+inline constexpr uint64_t kArenaBytesMax = uint64_t{1} << 50;
+
 /// Most workers on one node, most arguments and most environment variables of a command, and most
 /// bytes of both together.
 inline constexpr uint32_t kWorkersMax = 1024;

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -74,10 +75,18 @@ struct TierWanted {
 /// A node's labels, e.g. rack = "r7".
 using Labels = std::map<std::string, std::string>;
 
+/// The memory that a node has for segments, and how much of it the existing segments reserve.
+struct ArenaUse {
+  uint64_t bytes = 0;
+  uint64_t reserved_bytes = 0;
+  bool operator==(const ArenaUse&) const = default;
+};
+
 /// Health of a node, shown to operators.
 struct NodeHealth {
   std::vector<std::string> warnings;
   uint32_t disk_free_percent = 0;
+  std::optional<ArenaUse> arena;  // nullopt: an older agent
   bool departing = false;  // the agent ends soon, and brings its newest version to disk first
 };
 

@@ -9,12 +9,12 @@
 // Incidents: the records of faults and of the response to them.
 //
 // An incident is open while a recovery is in progress. It gets one time for each stage that the
-// recovery reaches: the action is decided, the old launch has stopped, the version to restore is
-// decided, the first new version is committed. The next committed version closes the incident as
-// recovered. So does the successful end of the run; any other end closes it as given up. A note
-// needs no action: it is recorded at once, and a repetition of the same text for the same job
-// within ten minutes is dropped. If there are more incidents than the maximum, the oldest are
-// erased.
+// recovery reaches: the action is decided, the old launch has stopped, all workers of the new
+// launch run on their nodes, the version to restore is decided, the first new version is committed.
+// The next committed version closes the incident as recovered. So does the successful end of the
+// run; any other end closes it as given up. A note needs no action: it is recorded at once, and a
+// repetition of the same text for the same job within ten minutes is dropped. If there are more
+// incidents than the maximum, the oldest are erased.
 
 namespace holdfast::coord {
 

@@ -39,6 +39,8 @@ void RecordLineage(RunContext& context, const LineageRecord& lineage, LineageCha
       incident.lost_steps =
           static_cast<int64_t>(sealed.step.value - std::min(from, sealed.step.value));
     }
+    // The ranks that restore run, also where their agent has not reported the worker yet.
+    MarkIncidents(context, lineage.job, &IncidentRecord::place_ms);
     MarkIncidents(context, lineage.job, &IncidentRecord::restore_ms);
   }
 }

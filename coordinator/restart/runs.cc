@@ -30,6 +30,7 @@ void CheckWorkers(RunContext& context, Run& run) {
     run.record.phase = RunPhase::kRunning;
     run.record.why.clear();
     StoreRun(context, run);
+    MarkIncidents(context, run.record.spec.job, &IncidentRecord::place_ms);
   }
   const auto fine = [](const auto& entry) {
     return entry.second.phase == WorkerPhase::kEnded && entry.second.exit_code == 0 &&

@@ -39,6 +39,7 @@ void Fill(const NodeStatus& status, pb::NodeStatus* node) {
   node->set_held_disk_bytes(status.held_disk_bytes);
   for (const std::string& warning : status.health.warnings) node->add_warnings(warning);
   node->set_disk_free_percent(status.health.disk_free_percent);
+  if (status.health.arena) ToProto(*status.health.arena, node->mutable_arena());
   node->set_seen_wall_nanos(status.seen_wall_nanos);
   for (const GroupMembershipStatus& membership : status.memberships) {
     pb::GroupMembership* wire = node->add_memberships();
@@ -120,6 +121,15 @@ void Fill(const VersionStatus& status, pb::VersionInfo* info) {
   info->set_abandoned(status.abandoned);
   info->set_survives(status.survives);
   for (const std::string& text : status.disputed) info->add_disputed(text);
+  if (!status.verification) return;
+  pb::Verification* verification = info->mutable_verification();
+  verification->set_wall_nanos(status.verification->wall_nanos);
+  verification->set_deep(status.verification->deep);
+  verification->set_ok(status.verification->ok);
+  verification->set_damaged(status.verification->damaged);
+  verification->set_missing(status.verification->missing);
+  verification->set_unchecked(status.verification->unchecked);
+  verification->set_left_out(status.verification->left_out);
 }
 }  // namespace
 

@@ -9,16 +9,31 @@
 namespace holdfast::coord {
 namespace {
 constexpr auto kPageQueryTimeout = std::chrono::seconds(2);
+
+using LagsByJob = std::map<std::string, std::vector<ParityLag>>;
+
+void AddLags(const LagsByJob& lags, std::map<std::string, std::vector<ui::RankReading>>& ranks) {
+  for (auto& [job, readings] : ranks) {
+    const auto found = lags.find(job);
+    if (found == lags.end()) continue;
+    for (ui::RankReading& reading : readings) {
+      if (reading.rank >= found->second.size()) continue;
+      reading.parity_lag_versions = found->second[reading.rank].versions;
+      reading.parity_lag_ms = found->second[reading.rank].ms;
+    }
+  }
+}
 }  // namespace
 
 ui::UiInput PageSource::Collect() {
   struct Answer {
     ui::UiInput input;
-    std::promise<ui::UiInput> promise;
+    LagsByJob lags;
+    std::promise<void> filled;
   };
   // Shared with the queries, which may be answered after this function has returned.
   auto answer = std::make_shared<Answer>();
-  std::future<ui::UiInput> known = answer->promise.get_future();
+  std::future<void> known = answer->filled.get_future();
   bool accepted = applier_.Query([this, answer](const State* state, Epoch epoch) {
     if (state == nullptr) return;
     view::ClusterSnapshot& snapshot = answer->input.cluster;
@@ -28,6 +43,7 @@ ui::UiInput PageSource::Collect() {
       coordinator::ListVersionsRequest request;
       request.set_job(job.job());
       FillVersions(*state, request, &snapshot.versions[job.job()]);
+      answer->lags[job.job()] = state->ParityLags(job.job());
     }
     answer->input.loaded = true;
   });
@@ -36,12 +52,13 @@ ui::UiInput PageSource::Collect() {
       FillRuns(*supervisor, "", &answer->input.cluster.runs);
       FillIncidents(*supervisor, {}, &answer->input.incidents);
     }
-    answer->promise.set_value(std::move(answer->input));
+    answer->filled.set_value();
   });
   if (!accepted || known.wait_for(kPageQueryTimeout) != std::future_status::ready) return {};
-  ui::UiInput input = known.get();
+  ui::UiInput input = std::move(answer->input);
   input.cluster.now_wall_nanos = clock_.WallNanos();
   input.ranks = watcher_.Readings();
+  AddLags(answer->lags, input.ranks);
   return input;
 }
 

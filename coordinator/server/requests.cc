@@ -19,11 +19,13 @@ constexpr size_t kAddressBytesMax = 256;
 constexpr size_t kLocalRanksMax = 65'536;
 constexpr size_t kTestedPartsMax = 64;
 
-NodeHealth HealthOf(const google::protobuf::RepeatedPtrField<std::string>& warnings,
-                    uint32_t disk_free_percent) {
+/// Reads what an Attach and a Report have in common.
+template <typename Request>
+NodeHealth HealthOf(const Request& request) {
   NodeHealth health;
-  health.disk_free_percent = std::min(disk_free_percent, 100U);
-  for (const std::string& warning : warnings) {
+  health.disk_free_percent = std::min(request.disk_free_percent(), 100U);
+  if (request.has_arena()) health.arena = FromProto(request.arena());
+  for (const std::string& warning : request.warnings()) {
     if (health.warnings.size() == kWarningsMax) break;
     health.warnings.push_back(CutText(warning, kWarningBytesMax));
   }
@@ -76,7 +78,7 @@ Result<NodeAttached> ReadAttach(const pb::AttachRequest& request, const std::str
   event.agent_id = request.agent_id();
   event.data_address = request.data_address();
   event.epoch_seen = Epoch{request.epoch_seen()};
-  event.health = HealthOf(request.warnings(), request.disk_free_percent());
+  event.health = HealthOf(request);
   if (!request.peer_address().empty()) {
     auto peer_address = ParseEndpoint(request.peer_address());
     if (!peer_address) return Fail(peer_address.error().WithContext("peer_address"));
@@ -106,7 +108,7 @@ Result<NodeReported> ReadReport(const pb::ReportRequest& request) {
   event.node = request.node();
   event.agent_start = request.agent_start();
   event.epoch = Epoch{request.epoch()};
-  event.health = HealthOf(request.warnings(), request.disk_free_percent());
+  event.health = HealthOf(request);
   event.health.departing = request.departing();
   HOLDFAST_RETURN_IF_ERROR(ReadAll(request.replicas(), event.replicas));
   HOLDFAST_RETURN_IF_ERROR(ReadAll(request.failed(), event.failed));

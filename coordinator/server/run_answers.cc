@@ -46,6 +46,7 @@ void Fill(const IncidentRecord& record, pb::Incident* incident) {
   incident->set_detect_ms(record.detect_ms);
   incident->set_decide_ms(record.decide_ms);
   incident->set_stop_ms(record.stop_ms);
+  incident->set_place_ms(record.place_ms);
   incident->set_restore_ms(record.restore_ms);
   incident->set_first_step_ms(record.first_step_ms);
   incident->set_lost_steps(record.lost_steps);

@@ -235,6 +235,32 @@ grpc::ServerUnaryReactor* CoordinatorService::Pin(grpc::CallbackServerContext* c
   return reactor;
 }
 
+grpc::ServerUnaryReactor* CoordinatorService::RecordVerification(
+    grpc::CallbackServerContext* context, const pb::RecordVerificationRequest* request,
+    pb::RecordVerificationReply* reply) {
+  const pb::Verification& found = request->verification();
+  const Verification verification{0,
+                                  found.deep(),
+                                  found.ok(),
+                                  found.damaged(),
+                                  found.missing(),
+                                  found.unchecked(),
+                                  found.left_out()};
+  Status status = ValidateName("job", request->job());
+  if (status.ok() && verification == Verification{.deep = found.deep()}) {
+    status = InvalidArgumentError("the verification has no replica: give the numbers of replicas");
+  }
+  if (!status.ok()) return ReplyOutcome(context, reply, status);
+  const auto begun = Begin(*context, "RecordVerification", *request);
+  if (!begun) return ReplyOutcome(context, reply, begun.error());
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const RequestId id = applier_.NextId();
+  applier_.Submit(
+      Event(VersionVerified{id, request->job(), FromProto(request->version()), verification}), id,
+      Recorded(*begun, "RecordVerification", AnswerInto(reactor, reply, [](const Reply&) {})));
+  return reactor;
+}
+
 grpc::ServerUnaryReactor* CoordinatorService::Retain(grpc::CallbackServerContext* context,
                                                      const pb::RetainRequest* request,
                                                      pb::RetainReply* reply) {

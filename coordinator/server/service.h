@@ -67,6 +67,9 @@ class CoordinatorService : public coordinator::Coordinator::CallbackService {
   grpc::ServerUnaryReactor* Pin(grpc::CallbackServerContext* context,
                                 const coordinator::PinRequest* request,
                                 coordinator::PinReply* reply) override;
+  grpc::ServerUnaryReactor* RecordVerification(
+      grpc::CallbackServerContext* context, const coordinator::RecordVerificationRequest* request,
+      coordinator::RecordVerificationReply* reply) override;
   grpc::ServerUnaryReactor* Retain(grpc::CallbackServerContext* context,
                                    const coordinator::RetainRequest* request,
                                    coordinator::RetainReply* reply) override;

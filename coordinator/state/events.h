@@ -124,6 +124,14 @@ struct PinSet {
   bool pinned = false;
 };
 
+/// `holdfast verify` has checked a version.
+struct VersionVerified {
+  RequestId request = 0;
+  std::string job;
+  VersionId version;
+  Verification verification;  // without its time
+};
+
 /// An operator sets how many versions of one job stay on disk. With `keep_last` 0, the values of
 /// the coordinator's configuration apply for both.
 struct RetentionSet {
@@ -207,8 +215,9 @@ struct Tick {
 
 using Event =
     std::variant<NodeAttached, NodeDetached, NodeLost, NodeReported, RankJoined, RestoreRequested,
-                 RestoreAbandoned, PinSet, RetentionSet, JobForgotten, DrainSet, AdoptRequested,
-                 RunStateChanged, TokenCreated, TokenUsed, IdentityRenewed, IdentityRevoked, Tick>;
+                 RestoreAbandoned, PinSet, VersionVerified, RetentionSet, JobForgotten, DrainSet,
+                 AdoptRequested, RunStateChanged, TokenCreated, TokenUsed, IdentityRenewed,
+                 IdentityRevoked, Tick>;
 
 // ---- effects ----
 

@@ -115,6 +115,7 @@ struct VersionState {
   /// Checksums of tensor replicas by rank, until the version is committed.
   std::map<TensorBytes, std::map<uint32_t, uint32_t>> samples;
   std::vector<Dispute> disputes;
+  std::optional<Verification> verification;  // the last one
 
   uint32_t held_at(Tier tier) const { return held[tier]; }
   uint32_t parity_held_at(Tier tier) const { return parity_held[tier]; }

@@ -79,6 +79,7 @@ Status LoadVersion(Context& context, const VersionRecord& record) {
   version.wall_nanos = record.wall_nanos;
   version.bytes = record.bytes;
   version.disputes = record.disputes;
+  version.verification = record.verification;
   if (record.version.incarnation == job.incarnation && version.committed()) {
     // Records come in version order: the newest version has the current disputes.
     job.disputes = record.disputes;

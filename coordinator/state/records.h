@@ -2,6 +2,7 @@
 
 #include <compare>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -105,6 +106,18 @@ struct Dispute {
 /// Returns for example "'model.weight', bytes 0 to 4096: rank 1 differs from ranks 0, 2".
 std::string ToString(const Dispute& dispute);
 
+/// The outcome of `holdfast verify` for one version. The numbers are numbers of replicas of shards.
+struct Verification {
+  int64_t wall_nanos = 0;  // when it was recorded; for display
+  bool deep = false;       // every byte was read; false: only the structure was checked
+  uint32_t ok = 0;
+  uint32_t damaged = 0;
+  uint32_t missing = 0;
+  uint32_t unchecked = 0;
+  uint32_t left_out = 0;  // not in the sample
+  bool operator==(const Verification&) const = default;
+};
+
 struct VersionRecord {
   std::string job;
   VersionId version;
@@ -121,6 +134,7 @@ struct VersionRecord {
   std::vector<uint64_t> parity_digests = {};
   LifeId adopted_from = {};  // 0: the version is of this life
   std::vector<Dispute> disputes = {};
+  std::optional<Verification> verification = {};  // the last one
   bool operator==(const VersionRecord&) const = default;
 };
 

@@ -97,6 +97,7 @@ struct IncidentRecord {
   int64_t detect_ms = -1;
   int64_t decide_ms = -1;
   int64_t stop_ms = -1;     // all processes of the old launch have ended
+  int64_t place_ms = -1;    // all workers of the new launch run on their nodes
   int64_t restore_ms = -1;  // the version to restore is decided
   int64_t first_step_ms = -1;
   int64_t lost_steps = -1;

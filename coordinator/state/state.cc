@@ -12,10 +12,12 @@
 #include "coordinator/state/load.h"
 #include "coordinator/state/node_loss.h"
 #include "coordinator/state/nodes.h"
+#include "coordinator/state/parity_lag.h"
 #include "coordinator/state/passes.h"
 #include "coordinator/state/queries.h"
 #include "coordinator/state/restore.h"
 #include "coordinator/state/retention.h"
+#include "coordinator/state/verification.h"
 
 namespace holdfast::coord {
 namespace {
@@ -31,6 +33,7 @@ struct Dispatch {
   void operator()(const RestoreRequested& event) const { OnRestoreRequested(context, event); }
   void operator()(const RestoreAbandoned& event) const { OnRestoreAbandoned(context, event); }
   void operator()(const PinSet& event) const { OnPinSet(context, event); }
+  void operator()(const VersionVerified& event) const { OnVersionVerified(context, event); }
   void operator()(const RetentionSet& event) const { OnRetentionSet(context, event); }
   void operator()(const JobForgotten& event) const { OnJobForgotten(context, event); }
   void operator()(const DrainSet& event) const { OnDrainSet(context, event); }
@@ -63,6 +66,12 @@ std::vector<Effect> State::Apply(const Event& event, Instant at) {
 }
 
 std::vector<NodeStatus> State::Nodes() const { return NodeStatuses(Read()); }
+
+std::vector<ParityLag> State::ParityLags(const std::string& job) const {
+  const auto found = cluster_.jobs.find(job);
+  if (found == cluster_.jobs.end()) return {};
+  return coord::ParityLags(Read(), found->second);
+}
 
 Result<std::vector<JobStatus>> State::Jobs(const std::string& job) const {
   return JobStatuses(Read(), job);

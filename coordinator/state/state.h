@@ -52,6 +52,8 @@ class State {
   Result<DrainStatus> Drain(const std::string& node) const;
   /// Returns the agents whose attach was refused recently.
   std::vector<RefusedNode> Refused() const;
+  /// By rank of the job's current incarnation; empty: no parity groups, or no such job.
+  std::vector<ParityLag> ParityLags(const std::string& job) const;
   /// Returns the names that have certificates or are revoked, by role and name.
   std::vector<IdentityRecord> Identities() const;
   LifeId life() const { return options_.life; }

@@ -96,6 +96,13 @@ struct JobStatus {
   uint64_t keep_every = 0;
 };
 
+/// How far the parity of a rank's group is behind the rank.
+struct ParityLag {
+  uint32_t versions = 0;  // sealed by the rank since the newest with parity of its group
+  int64_t ms = 0;         // since the oldest of them was committed
+  bool operator==(const ParityLag&) const = default;
+};
+
 struct VersionStatus {
   VersionId version;
   Phase phase = Phase::kPending;
@@ -111,6 +118,7 @@ struct VersionStatus {
   /// Which losses the version survives now, see survival.h; empty: it is not restorable.
   std::string survives;
   std::vector<std::string> disputed;  // one sentence for each dispute
+  std::optional<Verification> verification;
 };
 
 struct ReplicaLocation {

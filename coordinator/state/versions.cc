@@ -52,6 +52,7 @@ void StoreVersion(Context& context, const Job& job, VersionState& version,
   record.bytes = version.bytes;
   record.disputes = version.disputes;
   record.adopted_from = version.adopted_from;
+  record.verification = version.verification;
   if (version.tiers != 0) {
     record.digests.reserve(version.ranks.size());
     for (const RankShard& shard : version.ranks) record.digests.push_back(shard.digest);

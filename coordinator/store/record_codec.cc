@@ -110,6 +110,16 @@ std::string EncodeVersion(const VersionRecord& record) {
     one->mutable_others()->Assign(dispute.others.begin(), dispute.others.end());
   }
   payload.set_adopted_from(record.adopted_from.value);
+  if (record.verification) {
+    metadata::Verification* verification = payload.mutable_verification();
+    verification->set_wall_nanos(record.verification->wall_nanos);
+    verification->set_deep(record.verification->deep);
+    verification->set_ok(record.verification->ok);
+    verification->set_damaged(record.verification->damaged);
+    verification->set_missing(record.verification->missing);
+    verification->set_unchecked(record.verification->unchecked);
+    verification->set_left_out(record.verification->left_out);
+  }
   return FrameRecord(VersionKey(record.job, record.version), payload);
 }
 
@@ -205,6 +215,12 @@ Result<VersionRecord> DecodeVersion(std::string_view key, std::string_view value
                                {one.others().begin(), one.others().end()}});
   }
   record.adopted_from = LifeId{payload.adopted_from()};
+  if (payload.has_verification()) {
+    const metadata::Verification& one = payload.verification();
+    record.verification = Verification{one.wall_nanos(), one.deep(),      one.ok(),
+                                       one.damaged(),    one.missing(),   one.unchecked(),
+                                       one.left_out()};
+  }
   return record;
 }
 

@@ -113,6 +113,7 @@ std::string EncodeIncident(const IncidentRecord& record) {
   payload.set_detect_ms(record.detect_ms);
   payload.set_decide_ms(record.decide_ms);
   payload.set_stop_ms(record.stop_ms);
+  payload.set_place_ms(record.place_ms);
   payload.set_restore_ms(record.restore_ms);
   payload.set_first_step_ms(record.first_step_ms);
   payload.set_lost_steps(record.lost_steps);
@@ -144,6 +145,7 @@ Result<IncidentRecord> DecodeIncident(std::string_view key, std::string_view val
   record.detect_ms = payload.detect_ms();
   record.decide_ms = payload.decide_ms();
   record.stop_ms = payload.stop_ms();
+  record.place_ms = payload.has_place_ms() ? payload.place_ms() : -1;
   record.restore_ms = payload.restore_ms();
   record.first_step_ms = payload.first_step_ms();
   record.lost_steps = payload.lost_steps();

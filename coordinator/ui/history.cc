@@ -15,6 +15,20 @@ constexpr int64_t kHourNanos = 3'600'000'000'000;
 constexpr int64_t kDayNanos = 24 * kHourNanos;
 constexpr int64_t kMsNanos = 1'000'000;
 
+/// The share of an arena that no segment reserves, rounded down.
+uint32_t FreePercent(const coordinator::ArenaUse& arena) {
+  if (arena.bytes() == 0 || arena.reserved_bytes() >= arena.bytes()) return 0;
+  const uint64_t free = arena.bytes() - arena.reserved_bytes();
+  return static_cast<uint32_t>(100.0 * static_cast<double>(free) /
+                               static_cast<double>(arena.bytes()));
+}
+
+void Lower(std::optional<uint32_t>& least, uint32_t percent) {
+  least = std::min(least.value_or(percent), percent);
+}
+
+Json OrNull(std::optional<uint32_t> percent) { return percent ? Json(*percent) : Json(nullptr); }
+
 template <typename Item>
 void Add(std::deque<Item>& items, Item item, size_t most) {
   items.push_back(std::move(item));
@@ -69,14 +83,17 @@ void History::ObserveJob(const coordinator::JobStatus& status, int64_t now, Job&
 
 void History::ObserveCapacity(const coordinator::GetStatusReply& status, int64_t now) {
   if (!capacity_.empty() && now - capacity_.back().wall_nanos < kSampleNanos) return;
-  Capacity sample{.wall_nanos = now, .disk_free_percent = 100};
+  Capacity sample{.wall_nanos = now};
   for (const auto& node : status.nodes()) {
     sample.memory_bytes += node.held_memory_bytes();
     sample.parity_bytes += node.held_parity_bytes();
     sample.disk_bytes += node.held_disk_bytes();
-    if (node.alive() && node.disk_free_percent() > 0) {
-      sample.disk_free_percent = std::min(sample.disk_free_percent, node.disk_free_percent());
-    }
+    if (!node.alive()) continue;
+    if (node.disk_free_percent() > 0) Lower(sample.disk_free_percent, node.disk_free_percent());
+    if (!node.has_arena()) continue;
+    sample.arena_bytes += node.arena().bytes();
+    sample.arena_reserved_bytes += node.arena().reserved_bytes();
+    Lower(sample.arena_free_percent, FreePercent(node.arena()));
   }
   Add(capacity_, sample, kSamplesMax);
 }
@@ -132,7 +149,8 @@ Json History::ToJson(const coordinator::ListIncidentsReply& incidents,
   Json capacity = Json::array();
   for (const Capacity& sample : capacity_) {
     capacity.push_back({sample.wall_nanos / kMsNanos, sample.memory_bytes, sample.parity_bytes,
-                        sample.disk_bytes, sample.disk_free_percent});
+                        sample.disk_bytes, OrNull(sample.disk_free_percent), sample.arena_bytes,
+                        sample.arena_reserved_bytes, OrNull(sample.arena_free_percent)});
   }
   return {{"jobs", std::move(jobs)}, {"capacity", std::move(capacity)}};
 }

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -55,7 +56,11 @@ class History {
     uint64_t memory_bytes = 0;
     uint64_t parity_bytes = 0;
     uint64_t disk_bytes = 0;
-    uint32_t disk_free_percent = 0;  // the least of all nodes that are up
+    // Of the nodes that are up and report the value; the percentages are the least of all of them.
+    std::optional<uint32_t> disk_free_percent = {};
+    std::optional<uint32_t> arena_free_percent = {};
+    uint64_t arena_bytes = 0;
+    uint64_t arena_reserved_bytes = 0;
   };
 
   void ObserveJob(const coordinator::JobStatus& status, int64_t now, Job& job);

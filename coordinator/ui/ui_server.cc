@@ -74,12 +74,13 @@ Json RanksJson(const std::map<std::string, std::vector<RankReading>>& ranks) {
       const auto [found, added] = index.try_emplace(one.node, index.size());
       if (added) nodes.push_back(one.node);
       rows.push_back({one.rank, found->second, one.step, one.stall_ms, one.silent_ms, one.wait_us,
-                      one.data, one.tensor, one.pipeline});
+                      one.data, one.tensor, one.pipeline, one.parity_lag_versions,
+                      one.parity_lag_ms});
     }
     jobs.push_back({{"job", job},
                     {"columns",
                      {"rank", "node", "step", "stall_ms", "silent_ms", "wait_us", "data", "tensor",
-                      "pipeline"}},
+                      "pipeline", "parity_lag_versions", "parity_lag_ms"}},
                     {"nodes", std::move(nodes)},
                     {"rows", std::move(rows)}});
   }

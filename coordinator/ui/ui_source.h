@@ -10,7 +10,7 @@
 
 namespace holdfast::ui {
 
-/// What a rank's agent reported last.
+/// What a rank's agent reported last, and what the coordinator knows about its parity.
 struct RankReading {
   uint32_t rank = 0;
   std::string node;
@@ -22,6 +22,9 @@ struct RankReading {
   int32_t data = -1;
   int32_t tensor = -1;
   int32_t pipeline = -1;
+  // How far the parity of the rank's group is behind the rank; -1: the job has no parity groups.
+  int64_t parity_lag_versions = -1;
+  int64_t parity_lag_ms = -1;
 };
 
 /// What the page shows, at one time.

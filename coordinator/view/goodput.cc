@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "coordinator/view/incident_json.h"
+
 namespace holdfast::view {
 namespace {
 constexpr int64_t kMs = 1'000'000;
@@ -52,12 +54,16 @@ Goodput Measure(const std::vector<coordinator::Incident>& incidents, const Goodp
       return int64_t{0};
     };
     out.infrastructure_recovery_ms += phase(failure->stop_ms());
+    out.infrastructure_recovery_ms += phase(PlaceMs(*failure));
     out.checkpoint_restore_ms += phase(failure->restore_ms());
     out.program_startup_ms += phase(failure->first_step_ms());
     if (!over) {
       const int64_t open_ms = time.To(until_ms);
+      // An older coordinator does not record when the workers are placed.
+      const bool restores =
+          (failure->has_place_ms() ? failure->place_ms() : failure->stop_ms()) >= 0;
       (failure->restore_ms() >= 0 ? out.program_startup_ms
-       : failure->stop_ms() >= 0  ? out.checkpoint_restore_ms
+       : restores                 ? out.checkpoint_restore_ms
                                   : out.infrastructure_recovery_ms) += open_ms;
     }
     if (start_ms < from_ms || failure->lost_steps() == 0) continue;

@@ -14,7 +14,7 @@ namespace holdfast::view {
 struct Goodput {
   int64_t observed_ms = 0;
   int64_t productive_ms = 0;               // the rest
-  int64_t infrastructure_recovery_ms = 0;  // from the last sign of health until workers have ended
+  int64_t infrastructure_recovery_ms = 0;  // from the last sign of health until new workers run
   int64_t checkpoint_restore_ms = 0;       // until the version is restored
   int64_t program_startup_ms = 0;          // until the first step afterwards
   int64_t wasted_progress_ms = 0;          // steps that were trained again

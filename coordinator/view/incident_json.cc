@@ -10,6 +10,10 @@ namespace holdfast::view {
 
 using coord::FromProto;
 
+int64_t PlaceMs(const coordinator::Incident& incident) {
+  return incident.has_place_ms() ? incident.place_ms() : -1;
+}
+
 Json IncidentJson(const coordinator::Incident& incident) {
   return {{"id", incident.id()},
           {"job", incident.job()},
@@ -25,6 +29,7 @@ Json IncidentJson(const coordinator::Incident& incident) {
           {"detect_ms", NumberOrNull(incident.detect_ms())},
           {"decide_ms", NumberOrNull(incident.decide_ms())},
           {"stop_ms", NumberOrNull(incident.stop_ms())},
+          {"place_ms", NumberOrNull(PlaceMs(incident))},
           {"restore_ms", NumberOrNull(incident.restore_ms())},
           {"first_step_ms", NumberOrNull(incident.first_step_ms())},
           {"lost_steps", NumberOrNull(incident.lost_steps())},

@@ -1,10 +1,14 @@
 #pragma once
 
+#include <cstdint>
+
 #include "base/json/values.h"
 #include "coordinator/api/coordinator.pb.h"
 
 namespace holdfast::view {
 
+/// Milliseconds until all workers of the new launch run; -1: not yet, or an older coordinator.
+int64_t PlaceMs(const coordinator::Incident& incident);
 /// The document of `holdfast incidents show ID -o json`.
 Json IncidentJson(const coordinator::Incident& incident);
 /// The document of `holdfast incidents -o json`.

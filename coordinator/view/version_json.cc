@@ -11,6 +11,20 @@ namespace {
 
 using coord::FromProto;
 
+/// Null: no verification is recorded. The result has the words of `holdfast verify`.
+Json VerificationJson(const coordinator::VersionInfo& info) {
+  if (!info.has_verification()) return nullptr;
+  const coordinator::Verification& one = info.verification();
+  return {{"time", TimeJson(one.wall_nanos())},
+          {"deep", one.deep()},
+          {"result", VerificationResult(one)},
+          {"ok", one.ok()},
+          {"damaged", one.damaged()},
+          {"missing", one.missing()},
+          {"unchecked", one.unchecked()},
+          {"left_out", one.left_out()}};
+}
+
 /// The JSON form of one version. Ages are by this machine's clock, and never negative.
 Json ToJson(const ListedVersion& listed, int64_t now) {
   const auto& info = listed.info;
@@ -32,10 +46,17 @@ Json ToJson(const ListedVersion& listed, int64_t now) {
           {"pinned", info.pinned()},
           {"restorable", info.restorable()},
           {"why_not", info.why_not()},
+          {"verification", VerificationJson(info)},
           {"disputed", std::vector<std::string>(info.disputed().begin(), info.disputed().end())}};
 }
 
 }  // namespace
+
+std::string VerificationResult(const coordinator::Verification& verification) {
+  if (verification.damaged() > 0) return "DAMAGED";
+  if (verification.missing() > 0) return "MISSING";
+  return verification.unchecked() > 0 ? "UNCHECKED" : "ok";
+}
 
 Json VersionsDocument(const std::vector<ListedVersion>& listed, size_t left_out,
                       int64_t now_wall_nanos) {

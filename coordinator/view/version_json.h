@@ -14,6 +14,10 @@ struct ListedVersion {
   coordinator::VersionInfo info;
 };
 
+/// The worst result of a verification, in the words of `holdfast verify`: "DAMAGED", "MISSING",
+/// "UNCHECKED" or "ok".
+std::string VerificationResult(const coordinator::Verification& verification);
+
 /// The document of `holdfast versions -o json`. `left_out`: the number of aborted versions that the
 /// list lacks.
 Json VersionsDocument(const std::vector<ListedVersion>& listed, size_t left_out,

@@ -1,23 +1,6 @@
-// The commands that call services, against gRPC servers in this process: an agent that serves a
-// real volume and can be made to fail, and a coordinator with scripted answers. cluster_test.cc
-// uses the real processes.
+// The commands that call services. cluster_test.cc uses the real processes.
 
-#include <grpcpp/grpcpp.h>
-
-#include <atomic>
-#include <chrono>
-#include <condition_variable>
-#include <mutex>
-#include <optional>
-#include <thread>
-#include <utility>
-
-#include "agent/api/agent.grpc.pb.h"
-#include "cli/core/text.h"
-#include "coordinator/api/channel.h"
-#include "coordinator/api/convert.h"
-#include "coordinator/api/coordinator.grpc.pb.h"
-#include "tests/cli/cli_test_util.h"
+#include "tests/cli/online_fixture.h"
 
 namespace holdfast::cli {
 namespace {
@@ -25,289 +8,6 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
-
-/// "2h10m" for the next half minute.
-constexpr int64_t kAgeNanos = 7'830'000'000'000;
-
-enum class Fault { kNone, kFlip, kCut, kSilent, kBusy, kWrongShard, kDisorder };
-
-/// Serves the shards of a volume.
-class VolumeAgent : public agent::Agent::Service {
- public:
-  explicit VolumeAgent(Volume& volume) : volume_(volume) {}
-
-  std::atomic<Fault> fault{Fault::kNone};
-  std::atomic<int> reads{0};
-
-  grpc::Status ReadShard(grpc::ServerContext* context, const agent::ReadShardRequest* request,
-                         grpc::ServerWriter<agent::ShardPiece>* writer) override {
-    int read = ++reads;
-    if (fault == Fault::kBusy && read <= 2) return coord::ToGrpc(UnavailableError("busy"));
-    ShardKey key{request->job(),
-                 {Incarnation{request->incarnation()}, Step{request->step()}},
-                 Rank{request->rank()}};
-    if (fault == Fault::kWrongShard) key.rank.value ^= 1;
-    auto seal = volume_.ReadSeal(key);
-    if (!seal) return coord::ToGrpc(seal.error());
-    ShardSeal sent = *seal;
-    sent.parts.clear();
-    agent::ShardPiece piece;
-    piece.set_seal(EncodeSeal(sent));
-    writer->Write(piece);
-    Status status = volume_.StreamShard(*seal, [&](uint64_t offset, auto bytes) {
-      const bool wanted = offset - request->offset() < request->bytes();
-      return wanted ? Send(context, offset, bytes, writer) : Status::Ok();
-    });
-    return coord::ToGrpc(status.code() == ErrorCode::kAborted ? Status::Ok() : status);
-  }
-
-  grpc::Status VerifyShard(grpc::ServerContext*, const agent::VerifyShardRequest* request,
-                           agent::VerifyShardReply* reply) override {
-    ShardKey key{request->job(),
-                 {Incarnation{request->incarnation()}, Step{request->step()}},
-                 Rank{request->rank()}};
-    Status status = volume_.VerifyShard(key, request->deep());
-    reply->set_code(static_cast<uint32_t>(status.code()));
-    reply->set_message(status.message());
-    return grpc::Status::OK;
-  }
-
-  grpc::Status Dump(grpc::ServerContext*, const agent::DumpRequest*,
-                    agent::DumpReply* reply) override {
-    reply->set_json(R"({"slots": 3})");
-    return grpc::Status::OK;
-  }
-
- private:
-  Status Send(grpc::ServerContext* context, uint64_t offset, std::span<const std::byte> bytes,
-              grpc::ServerWriter<agent::ShardPiece>* writer) {
-    agent::ShardPiece piece;
-    piece.set_offset(offset);
-    piece.set_data(bytes.data(), bytes.size());
-    bool second = offset == kChunkBytes;
-    if (second && fault == Fault::kFlip) (*piece.mutable_data())[100] ^= 4;
-    if (second && fault == Fault::kDisorder) piece.set_offset(2 * kChunkBytes);
-    if (second && fault == Fault::kCut) return AbortedError("cut");
-    while (second && fault == Fault::kSilent && !context->IsCancelled())
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    return writer->Write(piece) ? Status::Ok() : CancelledError("gone");
-  }
-
-  Volume& volume_;
-};
-
-/// Answers with the replies that the test has set.
-class ScriptedCoordinator : public coordinator::Coordinator::Service {
- public:
-  coordinator::GetStatusReply status;
-  std::map<std::string, coordinator::ListVersionsReply> versions;
-  std::map<uint32_t, coordinator::PlanRestoreReply> plans;  // by tier
-  coordinator::GetRunsReply runs;
-  std::optional<coordinator::GetRunsReply> after_self_test;
-  coordinator::QuarantineRequest quarantined;
-  coordinator::ListIncidentsReply incidents;
-  coordinator::WhatIfLostReply without;
-  coordinator::WhatIfLostRequest asked_without;
-  coordinator::PinRequest pinned;
-  Status pin_outcome;
-
-  grpc::Status GetStatus(grpc::ServerContext*, const coordinator::GetStatusRequest* request,
-                         coordinator::GetStatusReply* reply) override {
-    *reply = status;
-    if (!request->job().empty() && versions.count(request->job()) == 0) {
-      coord::ToProto(NotFoundError("no job '" + request->job() + "'"), reply->mutable_outcome());
-    }
-    return grpc::Status::OK;
-  }
-  grpc::Status ListVersions(grpc::ServerContext*, const coordinator::ListVersionsRequest* request,
-                            coordinator::ListVersionsReply* reply) override {
-    *reply = versions[request->job()];
-    return grpc::Status::OK;
-  }
-  grpc::Status PlanRestore(grpc::ServerContext*, const coordinator::PlanRestoreRequest* request,
-                           coordinator::PlanRestoreReply* reply) override {
-    if (plans.count(request->tier()) == 0)
-      coord::ToProto(NotFoundError("nothing to restore at that tier"), reply->mutable_outcome());
-    for (const auto& [tier, plan] : plans) {
-      if (tier == request->tier() || request->all_replicas()) reply->MergeFrom(plan);
-    }
-    return grpc::Status::OK;
-  }
-  grpc::Status GetRuns(grpc::ServerContext*, const coordinator::GetRunsRequest*,
-                       coordinator::GetRunsReply* reply) override {
-    *reply = runs;
-    if (after_self_test && runs.quarantine_size() != 0 && runs.quarantine(0).testing()) {
-      runs = *std::exchange(after_self_test, std::nullopt);
-    }
-    return grpc::Status::OK;
-  }
-  grpc::Status Quarantine(grpc::ServerContext*, const coordinator::QuarantineRequest* request,
-                          coordinator::QuarantineReply*) override {
-    quarantined = *request;
-    for (auto& node : *runs.mutable_quarantine()) node.set_testing(!request->untested());
-    if (request->untested()) runs.clear_quarantine();
-    return grpc::Status::OK;
-  }
-  grpc::Status ListIncidents(grpc::ServerContext*, const coordinator::ListIncidentsRequest*,
-                             coordinator::ListIncidentsReply* reply) override {
-    *reply = incidents;
-    return grpc::Status::OK;
-  }
-  grpc::Status WhatIfLost(grpc::ServerContext*, const coordinator::WhatIfLostRequest* request,
-                          coordinator::WhatIfLostReply* reply) override {
-    asked_without = *request;
-    *reply = without;
-    return grpc::Status::OK;
-  }
-  grpc::Status Pin(grpc::ServerContext*, const coordinator::PinRequest* request,
-                   coordinator::PinReply* reply) override {
-    pinned = *request;
-    coord::ToProto(pin_outcome, reply->mutable_outcome());
-    *reply->mutable_version() = request->version();
-    if (request->version().incarnation() != 0) return grpc::Status::OK;
-    reply->mutable_version()->set_incarnation(1);
-    reply->mutable_version()->set_step(20);
-    return grpc::Status::OK;
-  }
-};
-
-struct Served {  // the server stops first
-  std::unique_ptr<coord::GuardedService> guarded;
-  std::unique_ptr<coord::ApiServer> server;
-};
-
-template <typename Rpcs>
-Served Serve(grpc::Service& service, const std::string& socket) {
-  const char* name = Rpcs::service_full_name();
-  Served served{coord::GuardedService::Make(service, name, "test", {}, Clock::Real()).value(), {}};
-  Endpoint at = ParseEndpoint("unix:" + socket).value();
-  served.server = coord::StartServer(*served.guarded, at, {}, "listen").value();
-  return served;
-}
-
-/// Two agents, each with both ranks of version 1-20 of "lm": the first stands for tier memory, the
-/// second for tier disk.
-class OnlineTest : public testing::Test {
- protected:
-  void SetUp() override {
-    for (int n = 0; n < 2; ++n) {
-      std::string node = "n" + std::to_string(n);
-      MakeDataDirs({folder_ / node}, {0, 1}, 2);
-      volumes_[n] = OpenVolume({folder_ / node});
-      agents_[n] = std::make_unique<VolumeAgent>(*volumes_[n]);
-      agent_servers_[n] = Serve<agent::Agent>(*agents_[n], AgentSocket(n));
-      auto* status = coordinator_.status.add_nodes();
-      status->set_node(node);
-      status->set_alive(true);
-      status->set_data_address("unix:" + AgentSocket(n));
-      status->set_disk_free_percent(50);
-      status->set_held_disk_bytes(6 << 20);
-      status->set_seen_wall_nanos(Clock::Real().WallNanos());
-    }
-    DescribeJob();
-    served_ = Serve<coordinator::Coordinator>(coordinator_, folder_ / "c.sock");
-  }
-
-  void TearDown() override {
-    auto now = std::chrono::system_clock::time_point::min();
-    served_.server->Shutdown(now);
-    for (auto& agent : agent_servers_) {
-      if (agent.server) agent.server->Shutdown(now);
-    }
-  }
-
-  void DescribeJob() {
-    coordinator_.status.set_cluster("test");
-    coordinator_.status.set_epoch(3);
-    auto* job = coordinator_.status.add_jobs();
-    job->set_job("lm");
-    job->set_incarnation(1);
-    job->set_world(2);
-    job->set_ranks_joined(2);
-    job->set_committed_total(20);
-    Set(20, job->mutable_memory_committed());
-    Set(10, job->mutable_disk_committed());
-    Set(20, job->mutable_restorable());
-    job->set_restorable_tier(1);
-    auto& versions = coordinator_.versions["lm"];
-    AddVersion(20, TierBit(Tier::kMemory) | TierBit(Tier::kDisk), versions);
-    AddVersion(10, 0, versions)->set_why_not("rank 1: n1 is down");
-    for (Tier tier : {Tier::kMemory, Tier::kDisk}) MakePlan(tier);
-    coordinator_.plans[0] = coordinator_.plans[1];
-  }
-
-  static void Set(uint64_t step, coordinator::Version* version) {
-    version->set_incarnation(1);
-    version->set_step(step);
-  }
-
-  coordinator::VersionInfo* AddVersion(uint64_t step, uint32_t available,
-                                       coordinator::ListVersionsReply& versions) {
-    auto* info = versions.add_versions();
-    Set(step, info->mutable_version());
-    info->set_state("committed");
-    info->set_committed_tiers(TierBit(Tier::kMemory) | TierBit(Tier::kDisk));
-    info->set_available_tiers(available);
-    info->set_world(2);
-    info->set_bytes(step << 20);
-    info->set_wall_nanos(Clock::Real().WallNanos() - kAgeNanos);
-    info->set_restorable(available != 0);
-    if (available != 0) info->set_survives("any 1 node of each group; full power cut");
-    return info;
-  }
-
-  void MakePlan(Tier tier) {
-    int n = tier == Tier::kMemory ? 0 : 1;
-    auto& plan = coordinator_.plans[static_cast<uint32_t>(tier)];
-    Set(20, plan.mutable_version());
-    plan.set_world(2);
-    for (uint32_t rank = 0; rank < 2; ++rank) {
-      TestImage image(Identity("lm", 1, 20, rank, 2), kRows);
-      auto* source = plan.add_sources();
-      source->set_rank(rank);
-      source->set_node("n" + std::to_string(n));
-      source->set_address("unix:" + AgentSocket(n));
-      source->set_tier(static_cast<uint32_t>(tier));
-      source->set_image_bytes(image.image.size());
-      source->set_digest(image.Seal().digest());
-    }
-  }
-
-  std::string AgentSocket(int n) const { return folder_ / ("a" + std::to_string(n) + ".sock"); }
-
-  CliResult Cli(std::vector<std::string> args, const CliOptions& options = {}) {
-    args.insert(args.begin(), {"--endpoint", "unix:" + (folder_ / "c.sock")});
-    return RunCli(args, options);
-  }
-  /// Allows old commits, which the test has on purpose.
-  CliResult AskStatus(std::vector<std::string> more = {}) {
-    more.insert(more.begin(), {"status", "--stale-after", "24h"});
-    return Cli(more);
-  }
-  CliResult Restore(std::vector<std::string> more = {}, const CliOptions& options = {}) {
-    more.insert(more.begin(), {"restore", "lm", "--to", folder_ / "out"});
-    return Cli(more, options);
-  }
-
-  void ExpectRestored() {
-    for (uint32_t rank = 0; rank < 2; ++rank) {
-      std::string name = "rank-0000" + std::to_string(rank) + "-of-00002.safetensors";
-      TestImage image(Identity("lm", 1, 20, rank, 2), kRows);
-      EXPECT_TRUE(ReadText(folder_ / ("out/" + name)) == image.bytes()) << name << " differs";
-    }
-  }
-  void ExpectNothingRestored() {
-    if (!fs::exists(folder_ / "out")) return;
-    for (const auto& entry : fs::directory_iterator(folder_ / "out")) ADD_FAILURE() << entry.path();
-  }
-
-  TempFolder folder_;
-  std::unique_ptr<Volume> volumes_[2];
-  std::unique_ptr<VolumeAgent> agents_[2];
-  Served agent_servers_[2];
-  ScriptedCoordinator coordinator_;
-  Served served_;
-};
 
 TEST_F(OnlineTest, StatusOfAHealthyCluster) {
   CliResult result = AskStatus();
@@ -453,6 +153,8 @@ TEST_F(OnlineTest, WhatIfNodesWereLost) {
 TEST_F(OnlineTest, Nodes) {
   auto* n0 = coordinator_.status.mutable_nodes(0);
   n0->set_held_parity_bytes(1 << 20);
+  n0->mutable_arena()->set_bytes(64 << 20);
+  n0->mutable_arena()->set_reserved_bytes(48 << 20);
   n0->set_peer_address("10.0.0.1:7072");
   (*n0->mutable_labels())["rack"] = "r7";
   (*n0->mutable_labels())["hall"] = "h1";
@@ -483,12 +185,16 @@ TEST_F(OnlineTest, Nodes) {
   CliResult wide = Cli({"nodes", "n0", "-o", "wide"});
   EXPECT_EQ(wide.exit_code, 0) << wide.Shown();
   EXPECT_THAT(wide.out, AllOf(HasSubstr("hall=h1,rack=r7"), HasSubstr("10.0.0.1:7072"),
-                              Not(HasSubstr("n1"))));
+                              HasSubstr("48 MiB of 64 MiB"), Not(HasSubstr("n1"))));
   auto json = Cli({"nodes", "-o", "json"}).Json();
   EXPECT_EQ(json["kind"], "nodes");
   EXPECT_EQ(json["nodes"][0]["seats"][0]["job"], "lm");
   EXPECT_EQ(json["nodes"][0]["seats"][0]["members"], 8);
   EXPECT_EQ(json["nodes"][0]["parity_bytes"], 1 << 20);
+  EXPECT_EQ(json["nodes"][0]["arena_bytes"], 64 << 20);
+  EXPECT_EQ(json["nodes"][0]["arena_reserved_bytes"], 48 << 20);
+  EXPECT_EQ(json["nodes"][1]["arena_bytes"], nullptr) << "an agent that does not report it";
+  EXPECT_EQ(json["nodes"][1]["arena_reserved_bytes"], nullptr);
   EXPECT_EQ(json["nodes"][0]["labels"]["rack"], "r7");
   EXPECT_EQ(json["nodes"][0]["health"], "HOLDFAST_OK");
   EXPECT_EQ(json["nodes"][1]["codes"], nlohmann::json({"NODE_DOWN"}));
@@ -681,6 +387,13 @@ TEST_F(OnlineTest, VerifyEveryTier) {
   EXPECT_THAT(all.out, HasSubstr("note: lm/1-10: no tier has all of its shards on live nodes: "
                                  "rank 1: n1 is down"));
   EXPECT_EQ(Cli({"verify", "lm", "--version", "1-21"}).exit_code, 4);
+  // One outcome for each run that checked something of a version.
+  ASSERT_EQ(coordinator_.verified.size(), 2U);
+  EXPECT_EQ(coordinator_.verified[0].job(), "lm");
+  EXPECT_EQ(coordinator_.verified[0].version().step(), 20U);
+  EXPECT_EQ(coordinator_.verified[0].verification().ok(), 4U);
+  EXPECT_TRUE(coordinator_.verified[0].verification().deep());
+  EXPECT_FALSE(coordinator_.verified[1].verification().deep());
 }
 
 TEST_F(OnlineTest, VerifyDistinguishesDamageFromTimeouts) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <atomic>
 #include <filesystem>
 #include <set>
 
@@ -29,6 +30,7 @@ class ScriptedCoordinator final : public pb::Coordinator::Service {
       MutexLock lock(mutex_);
       first = seen_.empty();
       seen_.push_back(request->epoch_seen());
+      attached_arena_ = request->arena();
     }
     for (const pb::Directive& directive : script) {
       if (first) writer->Write(directive);
@@ -39,8 +41,9 @@ class ScriptedCoordinator final : public pb::Coordinator::Service {
   /// Refuses the first report that is not empty.
   grpc::Status Report(grpc::ServerContext* /*context*/, const pb::ReportRequest* request,
                       pb::ReportReply* /*reply*/) override {
-    if (request->failed_size() == 0) return grpc::Status::OK;
     MutexLock lock(mutex_);
+    reported_arena_ = request->arena();
+    if (request->failed_size() == 0) return grpc::Status::OK;
     if (++reports_ == 1) return {grpc::StatusCode::UNAVAILABLE, "not now"};
     for (const auto& one : request->failed()) failed_.push_back(one.why());
     return grpc::Status::OK;
@@ -48,6 +51,15 @@ class ScriptedCoordinator final : public pb::Coordinator::Service {
   std::vector<std::string> failed() {
     MutexLock lock(mutex_);
     return failed_;
+  }
+  /// The arena in the newest Report, and in the newest Attach.
+  pb::ArenaUse reported_arena() {
+    MutexLock lock(mutex_);
+    return reported_arena_;
+  }
+  pb::ArenaUse attached_arena() {
+    MutexLock lock(mutex_);
+    return attached_arena_;
   }
   /// Returns for each Attach the highest epoch that the agent had seen.
   std::vector<uint64_t> seen() {
@@ -59,6 +71,8 @@ class ScriptedCoordinator final : public pb::Coordinator::Service {
   Mutex mutex_;
   std::vector<uint64_t> seen_ HOLDFAST_GUARDED_BY(mutex_);
   int reports_ HOLDFAST_GUARDED_BY(mutex_) = 0;
+  pb::ArenaUse reported_arena_ HOLDFAST_GUARDED_BY(mutex_);
+  pb::ArenaUse attached_arena_ HOLDFAST_GUARDED_BY(mutex_);
   std::vector<std::string> failed_ HOLDFAST_GUARDED_BY(mutex_);
 };
 
@@ -124,6 +138,9 @@ class LinkTest : public ::testing::Test {
     options.node = "n0";
     options.agent_start = 1;
     options.disk_free_percent = [] { return 50U; };
+    options.arena_use = [this] {
+      return ArenaUse{.bytes = 4 << 20, .reserved_bytes = reserved_.load()};
+    };
     link_ = std::make_unique<GrpcCoordinatorLink>(
         options, *coord::LeaderChannel::Make(endpoint_.ToString(), {}));
     link_->Start(recorded_, "unix:" + dir_ + "/d.sock");
@@ -131,6 +148,7 @@ class LinkTest : public ::testing::Test {
 
   std::string dir_;
   Endpoint endpoint_;
+  std::atomic<uint64_t> reserved_{1 << 20};
   ScriptedCoordinator coordinator_;
   std::unique_ptr<coord::GuardedService> guarded_;
   std::unique_ptr<coord::ApiServer> server_;
@@ -158,6 +176,17 @@ TEST_F(LinkTest, TheContentOfAFailedReportIsSentAgain) {
   link_->Report(FailedReplica{key, Tier::kDisk, "the disk is full"});
   EXPECT_TRUE(Eventually([&] { return !coordinator_.failed().empty(); }));
   EXPECT_THAT(coordinator_.failed(), ElementsAre("the disk is full"));
+}
+
+TEST_F(LinkTest, AttachesAndHeartbeatsHaveTheArena) {
+  coordinator_.script = {DirectiveOf(5)};
+  Start();
+  ASSERT_TRUE(Eventually([&] { return coordinator_.attached_arena().bytes() == 4 << 20; }));
+  EXPECT_EQ(coordinator_.attached_arena().reserved_bytes(), 1U << 20);
+  reserved_ = 3 << 20;
+  EXPECT_TRUE(
+      Eventually([&] { return coordinator_.reported_arena().reserved_bytes() == 3 << 20; }));
+  EXPECT_EQ(coordinator_.reported_arena().bytes(), 4U << 20);
 }
 
 TEST_F(LinkTest, DirectivesOfANewerEpochAreObeyed) {

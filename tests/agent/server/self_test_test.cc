@@ -95,6 +95,7 @@ class NodeSelfTest : public ::testing::Test {
     options.agent_id = 9;
     options.agent_start = ++starts_;
     options.disk_free_percent = [] { return 50U; };
+    options.arena_use = [] { return ArenaUse{.bytes = 4 << 20, .reserved_bytes = 1 << 20}; };
     options.heartbeat_ms = 100;
     options.self_tester = tester_.get();
     link_ = std::make_unique<GrpcCoordinatorLink>(

@@ -341,6 +341,16 @@ TEST(ConvertTest, LabelsAreBounded) {
   EXPECT_EQ(FromProto(wire).error().code(), ErrorCode::kInvalidArgument);
 }
 
+TEST(ConvertTest, TheSizeOfAnArenaIsBounded) {
+  pb::ArenaUse wire;
+  ToProto(ArenaUse{.bytes = 64, .reserved_bytes = 48}, &wire);
+  EXPECT_EQ(FromProto(wire), (ArenaUse{.bytes = 64, .reserved_bytes = 48}));
+  wire.set_bytes(~uint64_t{0});
+  wire.set_reserved_bytes(kArenaBytesMax + 1);
+  EXPECT_EQ(FromProto(wire),
+            (ArenaUse{.bytes = uint64_t{1} << 50, .reserved_bytes = uint64_t{1} << 50}));
+}
+
 TEST(ConvertTest, DirectivesSurviveARoundTrip) {
   const PrepareShard prepare{.request = 7,
                              .identity = {"gpt", {Incarnation{1}, Step{2}}, Rank{3}, 4},

@@ -214,6 +214,9 @@ TEST_F(AuditTest, EveryMutationIsRecordedWithItsOutcome) {
   c::PinRequest pin;
   pin.set_job("lm");
   pin.set_pinned(true);
+  c::RecordVerificationRequest verification;
+  verification.set_job("lm");
+  verification.mutable_verification()->set_ok(1);
   c::RetainRequest retain;
   retain.set_job("lm");
   c::ForgetJobRequest forget;
@@ -229,6 +232,8 @@ TEST_F(AuditTest, EveryMutationIsRecordedWithItsOutcome) {
   adopt.set_life(5);
   const std::vector<std::pair<std::string, Status>> calls = {
       {"Pin", Send<c::PinReply>(&Stub::Pin, pin)},
+      {"RecordVerification",
+       Send<c::RecordVerificationReply>(&Stub::RecordVerification, verification)},
       {"Retain", Send<c::RetainReply>(&Stub::Retain, retain)},
       {"ForgetJob", Send<c::ForgetJobReply>(&Stub::ForgetJob, forget)},
       {"StartRun", Send<c::StartRunReply>(&Stub::StartRun, start)},
@@ -250,7 +255,7 @@ TEST_F(AuditTest, EveryMutationIsRecordedWithItsOutcome) {
     EXPECT_EQ(ended["begun"], begun["number"]);
     EXPECT_EQ(ended["outcome"], calls[i].second.ToString()) << calls[i].first;
   }
-  EXPECT_EQ(records[6]["what"]["spec"]["environment"][0], "TOKEN");
+  EXPECT_EQ(records[8]["what"]["spec"]["environment"][0], "TOKEN");
   EXPECT_THAT(TextOf(dir_.path() + "/data/audit.log"), Not(HasSubstr("very-secret")));
 }
 

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -40,6 +41,7 @@ class FakeAgent {
     request.set_peer_address(peer_address);
     request.set_worker_address(worker_address);
     request.set_worker_users(true);
+    if (arena) *request.mutable_arena() = *arena;
     request.mutable_labels()->insert(labels.begin(), labels.end());
     for (const StoredReplica& report : inventory) ToProto(report, request.add_replicas());
     reader_thread_ = std::thread([this, request] {
@@ -150,6 +152,20 @@ class FakeAgent {
     return reply;
   }
 
+  Status RecordVerification(const std::string& job, VersionId version,
+                            const pb::Verification& verification) {
+    grpc::ClientContext context;
+    SetDeadline(context);
+    pb::RecordVerificationRequest request;
+    request.set_job(job);
+    ToProto(version, request.mutable_version());
+    *request.mutable_verification() = verification;
+    pb::RecordVerificationReply reply;
+    grpc::Status status = stub_->RecordVerification(&context, request, &reply);
+    if (!status.ok()) return FromGrpc(status, "coordinator");
+    return FromProto(reply.outcome());
+  }
+
   Status Pin(const std::string& job, VersionId version, bool pinned) {
     grpc::ClientContext context;
     SetDeadline(context);
@@ -204,6 +220,7 @@ class FakeAgent {
   std::string worker_address;
   Labels labels;
   uint64_t slot_bytes = 0;
+  std::optional<pb::ArenaUse> arena;
 
  private:
   static void SetDeadline(grpc::ClientContext& context, int timeout_ms = 20'000) {

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <filesystem>
 
+#include "coordinator/contract/limits.h"
 #include "coordinator/server/coordinator_server.h"
 #include "coordinator/store/memory_store.h"
 #include "tests/coordinator/server/fake_agent.h"
@@ -522,6 +523,53 @@ TEST_F(ServerTest, ASilentNodeIsLost) {
   }
   EXPECT_FALSE(a.End().has_value());
   EXPECT_TRUE(a.GetStatus().nodes(0).alive());
+}
+
+TEST_F(ServerTest, ANodeHasTheArenaThatItsAgentReportedLast) {
+  config_.node_lease_ms = 30'000;
+  Start();
+  FakeAgent a(server_->endpoint(), "a");
+  Attach(a);
+  EXPECT_FALSE(a.GetStatus().nodes(0).has_arena()) << "an older agent does not report it";
+  pb::ReportRequest report = a.NewReport(epoch());
+  report.mutable_arena()->set_bytes(64 << 20);
+  report.mutable_arena()->set_reserved_bytes(uint64_t{1} << 60);
+  ASSERT_TRUE(a.Report(report).ok());
+  const pb::NodeStatus node = a.GetStatus().nodes(0);
+  EXPECT_EQ(node.arena().bytes(), 64U << 20);
+  EXPECT_EQ(node.arena().reserved_bytes(), kArenaBytesMax);
+  a.arena.emplace().set_bytes(32 << 20);
+  Attach(a);
+  ASSERT_TRUE(Eventually([&] { return a.GetStatus().nodes(0).arena().bytes() == 32 << 20; }));
+}
+
+TEST_F(ServerTest, AVerificationIsListedAndSurvivesARestart) {
+  config_.node_lease_ms = 30'000;
+  Start();
+  FakeAgent a(server_->endpoint(), "a");
+  Attach(a);
+  ASSERT_TRUE(a.Join("gpt", "run-1", 0, 1).has_value());
+  ASSERT_TRUE(a.Hold(epoch(), {MakeReplica("gpt", V(1, 1), 0, 1, Tier::kDisk)}).ok());
+  EXPECT_FALSE(a.ListVersions("gpt").versions(0).has_verification());
+  pb::Verification found;
+  EXPECT_EQ(a.RecordVerification("gpt", V(1, 1), found).code(), ErrorCode::kInvalidArgument);
+  found.set_missing(2);
+  found.set_left_out(3);
+  found.set_wall_nanos(77);
+  EXPECT_EQ(a.RecordVerification("gpt", V(1, 2), found).code(), ErrorCode::kNotFound);
+  EXPECT_EQ(a.RecordVerification("..", V(1, 1), found).code(), ErrorCode::kInvalidArgument);
+  const int64_t before = Clock::Real().WallNanos();
+  ASSERT_TRUE(a.RecordVerification("gpt", V(1, 1), found).ok());
+  const pb::Verification listed = a.ListVersions("gpt").versions(0).verification();
+  EXPECT_EQ(listed.missing(), 2U);
+  EXPECT_EQ(listed.left_out(), 3U);
+  EXPECT_EQ(listed.ok(), 0U);
+  EXPECT_FALSE(listed.deep());
+  EXPECT_GE(listed.wall_nanos(), before) << "the time is the coordinator's";
+  a.Detach();
+  Start();
+  EXPECT_EQ(a.ListVersions("gpt").versions(0).verification().SerializeAsString(),
+            listed.SerializeAsString());
 }
 
 TEST_F(ServerTest, RetentionKeepsPinnedVersions) {

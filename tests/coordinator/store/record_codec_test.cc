@@ -51,6 +51,7 @@ TEST(RecordCodecTest, EveryRecordSurvivesARoundTrip) {
   at_peer.tiers |= TierBit(Tier::kPeer);
   at_peer.parity_digests = {7, 0, 0xffffffffffffffff};
   at_peer.disputes = {{{"'w'", 8, 16}, {1}, {0, 2}}, {{"s", 0, 1}, {0, 1}, {}}};
+  at_peer.verification = Verification{1234567890123, true, 1, 2, 3, 4, 5};
   EXPECT_EQ(DecodeVersion(VersionKey("gpt", version.version), EncodeVersion(at_peer)).value(),
             at_peer);
   const SuspectRecord suspect{"n7", "Xid 79 on GPU 3", 1234567890123};
@@ -106,6 +107,32 @@ TEST(RecordCodecTest, ARunOfAnOlderProgramIsReadWithTheDefaults) {
   EXPECT_TRUE(run->saved);
   old.set_detect_action(4);
   EXPECT_FALSE(DecodeRun(RunKey("gpt"), FrameRecord(RunKey("gpt"), old)).has_value());
+}
+
+TEST(RecordCodecTest, IncidentsKeepTheirTimes) {
+  IncidentRecord incident;
+  incident.id = 12;
+  incident.job = "gpt";
+  incident.wall_nanos = 1234567890123;
+  incident.kind = "node lost";
+  incident.ranks = {Rank{3}};
+  incident.nodes = {"n1"};
+  incident.detect_ms = 1;
+  incident.decide_ms = 2;
+  incident.stop_ms = 3;
+  incident.place_ms = 4;
+  incident.restore_ms = 5;
+  incident.first_step_ms = 6;
+  incident.restored = {Incarnation{2}, Step{7}};
+  incident.state = IncidentState::kRecovered;
+  EXPECT_EQ(DecodeIncident(IncidentKey(12), EncodeIncident(incident)).value(), incident);
+  metadata::Incident old;
+  old.set_state(1);
+  old.set_restore_ms(5);
+  const auto read = DecodeIncident(IncidentKey(12), FrameRecord(IncidentKey(12), old));
+  ASSERT_TRUE(read.has_value());
+  EXPECT_EQ(read->place_ms, -1) << "an older record has no such time";
+  EXPECT_EQ(read->restore_ms, 5);
 }
 
 std::string FromHex(std::string_view hex) {

@@ -42,10 +42,10 @@ class Coordinator:
         with open(self.root / f"{program}.log", "ab") as log:
             self.children.append(subprocess.Popen(command, stdout=log, stderr=log))
 
-    def start_agent(self):
-        at = self.root / "n0"
+    def start_agent(self, node="n0"):
+        at = self.root / node
         at.mkdir()
-        self.start("agent", {"cluster": "local", "node": "n0", "coordinator": self.endpoint,
+        self.start("agent", {"cluster": "local", "node": node, "coordinator": self.endpoint,
                              "run_dir": at / "run", "data_dirs": f'["{at}/data"]',
                              "arena.bytes": "64MiB", "workers.enabled": "true", "workers.log_dir": at / "log"})
 
@@ -231,9 +231,23 @@ class Live(unittest.TestCase):
         self.assertNotIn(secret, json.dumps(snapshot))
         self.assertEqual(snapshot["history"]["jobs"][0]["job"], JOB)
         self.assertGreater(snapshot["history"]["jobs"][0]["hour"]["ettr"], 0.9)
+        node = coordinator.wait_loaded(lambda s: s["status"]["nodes"][0]["arena_reserved_bytes"])["status"]["nodes"][0]
+        self.assertEqual(node["arena_bytes"], 64 << 20, "arena.bytes of the agent")
+        self.assertGreater(node["arena_reserved_bytes"], 0)
+        self.assertLessEqual(node["arena_reserved_bytes"], node["arena_bytes"])
         status, _, text = coordinator.get("/api/impact?node=n0")
         printed = json.loads(coordinator.cli("advise", "--without", "n0", "-o", "json").stdout)
         self.assertEqual((status, json.loads(text)["keeps"]), (200, printed["keeps"]), text)
+        # A version in memory lives for two steps: the newest on disk is the one to verify.
+        browser.wait_until(lambda: coordinator.cli("pin", JOB, "newest").returncode == 0, PATIENCE_SECONDS, "a version on disk")
+        pinned = coordinator.wait_loaded(lambda s: any(v["pinned"] for v in s["versions"]["versions"]))
+        version = next(v["version"] for v in pinned["versions"]["versions"] if v["pinned"])
+        checked = coordinator.cli("verify", JOB, "--version", version, "--deep")
+        self.assertEqual(checked.returncode, 0, checked.stdout + checked.stderr)
+        snapshot = coordinator.wait_loaded(lambda s: any(v["verification"] for v in s["versions"]["versions"]))
+        found = {v["version"]: v["verification"] for v in snapshot["versions"]["versions"] if v["verification"]}
+        self.assertEqual(list(found), [version])
+        self.assertEqual((found[version]["result"], found[version]["deep"]), ("ok", True))
         self.check_shape(snapshot)
         if browser.missing():
             print("without a browser:", browser.missing(), flush=True)
@@ -249,6 +263,54 @@ class Live(unittest.TestCase):
             driver.save_screenshot(str(ARTIFACTS / "live.png"))
         errors = [e["message"] for e in driver.get_log("browser") if e["level"] == "SEVERE"]
         self.assertEqual(errors, [])
+
+    def test_parity_lag_and_the_times_of_a_restart(self):
+        coordinator = self.coordinator(**{"node_lease_ms": 3000})
+        for node in ("n0", "n1"):
+            coordinator.start_agent(node)
+        (coordinator.root / "meet").mkdir()
+        coordinator.wait_loaded(lambda s: sum(n["alive"] for n in s["status"]["nodes"]) == 2)
+        ran = coordinator.cli("run", "--job", JOB, "--nnodes", "2", "--nproc-per-node", "1", "--detach", "--",
+                              str(BINS / "holdfast-charlm"), "--rendezvous", f"{coordinator.root}/meet",
+                              "--steps", "1000000", "--step-sleep-ms", "200", "--params", "20000")
+        self.assertEqual(ran.returncode, 0, ran.stderr)
+
+        def lags(snapshot):
+            """By rank: versions and milliseconds."""
+            for job in snapshot["ranks"]:
+                at = [job["columns"].index(c) for c in ("rank", "parity_lag_versions", "parity_lag_ms")]
+                return {row[at[0]]: (row[at[1]], row[at[2]]) for row in job["rows"]}
+            return {}
+
+        snapshot = coordinator.wait_loaded(lambda s: any("peer" in v["tiers"] for v in s["versions"]["versions"]) and
+                                           len(lags(s)) == 2 and lags(s)[0][0] >= 0)
+        self.assertLess(max(ms for _, ms in lags(snapshot).values()), 1000 * PATIENCE_SECONDS)
+        os.kill(self.worker_of(coordinator), signal.SIGKILL)
+        snapshot = coordinator.wait_loaded(lambda s: any(i["state"] == "recovered" for i in s["incidents"]["incidents"]))
+        incident = next(i for i in snapshot["incidents"]["incidents"] if i["state"] == "recovered")
+        times = [incident[f"{phase}_ms"] for phase in ("detect", "decide", "place", "restore", "first_step")]
+        self.assertEqual(times, sorted(times), incident)
+        shown = coordinator.cli("incidents", "show", str(incident["id"])).stdout
+        self.assertRegex(shown, r"placed +\d")
+        # Without n1 the group lacks the parity of one member, and the lag of the rank on n0 grows.
+        agent = coordinator.children[2]
+        agent.send_signal(signal.SIGSTOP)
+        try:
+            coordinator.wait_loaded(lambda s: any(v >= 1 and ms > 5000 for v, ms in lags(s).values()))
+        finally:
+            agent.send_signal(signal.SIGCONT)
+
+    @staticmethod
+    def worker_of(coordinator):
+        """The process of one trainer of the coordinator's run."""
+        for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                text = path.read_bytes().decode()
+            except OSError:
+                continue
+            if text.startswith(str(BINS / "holdfast-charlm")) and f"{coordinator.root}/meet" in text:
+                return int(path.parent.name)
+        raise AssertionError("no trainer runs")
 
     def check_shape(self, snapshot):
         """The recording of the other test has no field that a coordinator lacks."""

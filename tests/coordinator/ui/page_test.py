@@ -132,15 +132,27 @@ class LargeJob(unittest.TestCase):
         self.assertIn("holdfast advise --without gpu-0077", texts["headline"])
         self.assertIn("99.0 %", texts["headline"])
         self.assertIn("node lost", texts["incident"])
-        self.assertIn("Place and restore", texts["incident"])
+        self.assertRegex(texts["incident"], r"Place\s+2\.7 s", "7.9 s - 5.2 s")
+        self.assertRegex(texts["incident"], r"Restore\s+4\.2 s", "12.1 s - 7.9 s")
         self.assertIn("14 s", texts["incident"], "first step: 26.4 s - 12.1 s")
         self.assertIn("Infrastructure recovery", texts["goodput"])
         self.assertIn("gpu-0588", texts["nodes"], "two incidents on one node")
         self.assertIn("quarantined", texts["nodes"])
         self.assertIn("pinned", texts["versions"])
+        self.assertIn("ok 40 s ago, every byte of 20478 replicas", texts["versions"])
+        self.assertIn("2 damaged 40 s ago, every byte of 20480 replicas", texts["versions"])
+        self.assertIn("ok 40 s ago, every byte of 20478 of 40478 replicas", texts["versions"])
+        self.assertIn("not recorded", texts["versions"])
+        self.assertIn("15.0 TiB of 20.0 TiB reserved, fullest node 21 % free, full in about 5 h 15 min",
+                      texts["capacity"])
         self.assertIn("623", texts["ranks"], "a rank of the silent node")
         self.driver.find_element("xpath", "//button[text()='Lateness']").click()
         browser.wait_until(lambda: "4711" in self.driver.find_element("id", "ranks").text, 5, "the straggler is first")
+        self.driver.find_element("xpath", "//button[text()='Parity lag']").click()
+        browser.wait_until(lambda: "1 min 1 s, 3 versions" in self.driver.find_element("id", "ranks").text, 5,
+                           "the group whose parity is behind is first")
+        rows = self.driver.find_elements("css selector", "#ranks tbody tr")
+        self.assertEqual([row.find_element("tag name", "td").text for row in rows], [str(576 + i) for i in range(5)])
 
     def test_the_drain_question_is_answered(self):
         self.load()
@@ -230,6 +242,30 @@ class OddJobs(unittest.TestCase):
         one["ranks"] = []
         driver = self.page_of(one)
         self.assertIn("No rank reports telemetry", driver.find_element("id", "ranks").text)
+
+    def test_arenas_that_are_not_reported(self):
+        some = recording.snapshot(64)
+        for sample in some["history"]["capacity"][:100]:
+            sample[5:] = [0, 0, None]
+        some["status"]["nodes"][0].update(arena_bytes=None, arena_reserved_bytes=None)
+        text = self.page_of(some).find_element("id", "capacity").text
+        self.assertIn("only 7 of 8 nodes report it", text)
+        self.assertRegex(text, r"fullest node 21 % free, full in about \d+ h", "the trend begins with the reports")
+        for node in some["status"]["nodes"]:
+            node.update(arena_bytes=None, arena_reserved_bytes=None)
+        for sample in some["history"]["capacity"]:
+            sample[4:] = [None, 0, 0, None]
+        text = self.page_of(some).find_element("id", "capacity").text
+        self.assertIn("no node reports the size of its arena", text)
+        self.assertIn("no node reports its free space", text)
+
+    def test_a_job_without_parity_groups(self):
+        plain = recording.snapshot(8)
+        for row in plain["ranks"][0]["rows"]:
+            row[-2:] = [-1, -1]
+        driver = self.page_of(plain)
+        driver.find_element("xpath", "//button[text()='Parity lag']").click()
+        browser.wait_until(lambda: "no parity groups" in driver.find_element("id", "ranks").text, 5, "why it is empty")
 
     def test_a_cluster_without_jobs(self):
         empty = recording.snapshot(8)

@@ -40,7 +40,10 @@ def version_json(i):
         "survives": "any 2 nodes of a group" if i < 3 else "the loss of all memory", "state": "committed",
         "abandoned": False, "tiers": tiers, "available": tiers, "bytes": 6_480_000_000_000, "world": 10_240,
         "time": utc(at), "age_seconds": (NOW_MS - at) // 1000, "pinned": i == 5, "restorable": True, "why_not": "",
-        "disputed": [],
+        "disputed": [], "verification": {
+            "time": utc(NOW_MS - 40_000), "deep": True, "result": "DAMAGED" if i == 4 else "ok", "ok": 20_478,
+            "damaged": 2 if i == 4 else 0, "missing": 0, "unchecked": 0, "left_out": 0 if i < 5 else 20_000,
+        } if i > 2 else None,
     }
 
 
@@ -66,19 +69,20 @@ def snapshot(ranks, now_ms=NOW_MS, markup=False):
             stall, silent = 41_000 + rank % 8 * 900, 40_500
         tensor, data, pipeline = rank % 8, rank // 8 % 160, rank // 1280
         step = 18_241 if stall < 30_000 else 18_230
-        rows.append([rank, rank // 8, step, stall, silent, wait, data, tensor, pipeline])
+        lag = [3, 61_000] if rank // 64 == 9 % max(1, ranks // 64) else [1, 9_000]  # a group of 8 nodes
+        rows.append([rank, rank // 8, step, stall, silent, wait, data, tensor, pipeline, *lag])
     evil = "<script>window.broken=1</script><img src=x onerror=window.broken=1>"
     incident = {
         "id": 12, "job": JOB, "time": utc(now_ms - 420_000), "kind": "node lost",
         "what": "node gpu-0077 does not answer" + (evil if markup else ""),
         "evidence": ["its agent was last seen 3.0 s before", evil if markup else "7 peers cannot reach it"],
         "ranks": list(range(616, 624)), "nodes": ["gpu-0077"], "plan": "restart on a spare", "state": "recovered",
-        "detect_ms": 3_010, "decide_ms": 3_020, "stop_ms": 5_200, "restore_ms": 12_100, "first_step_ms": 26_400,
+        "detect_ms": 3_010, "decide_ms": 3_020, "stop_ms": 5_200, "place_ms": 7_900, "restore_ms": 12_100, "first_step_ms": 26_400,
         "lost_steps": 1, "restored": "2-18210",
     }
     older = {**incident, "id": 9, "time": utc(now_ms - 7_200_000), "kind": "straggler", "state": "noted",
              "what": "rank 4711 on gpu-0588 is late", "nodes": ["gpu-0588"], "detect_ms": 20_000, "decide_ms": None,
-             "stop_ms": None, "restore_ms": None, "first_step_ms": None, "lost_steps": None, "restored": None}
+             "stop_ms": None, "place_ms": None, "restore_ms": None, "first_step_ms": None, "lost_steps": None, "restored": None}
     again = {**older, "id": 7, "time": utc(now_ms - 9_200_000)}
     marks = {
         "memory": [[f"3-{18240 - i}", now_ms - 9_000 - i * 20_000] for i in range(170)][::-1],
@@ -101,6 +105,7 @@ def snapshot(ranks, now_ms=NOW_MS, markup=False):
             "nodes": [{
                 "node": n, "alive": n != "gpu-0077", "address": f"10.0.0.1:{7100 + i}",
                 "memory_bytes": 10_200_000_000, "disk_bytes": 50_000_000_000, "disk_free_percent": 61 - i % 7, "seen_at": utc(now_ms), "warnings": [],
+                "arena_bytes": 16 << 30, "arena_reserved_bytes": 12 << 30,
                 "peer_address": f"10.0.0.1:{9000 + i}", "parity_bytes": 1_300_000_000, "labels": {"rack": f"r{i // 16}"},
                 "seats": [],
             } for i, n in enumerate(nodes)],
@@ -122,11 +127,13 @@ def snapshot(ranks, now_ms=NOW_MS, markup=False):
                 "restarts": [[3, now_ms - 393_000]], "hour": goodput(3_600_000), "day": goodput(80_000_000),
             } for j in jobs],
             "capacity": [[now_ms - 3_600_000 + i * 10_000, 13_000_000_000_000 + i * 2_000_000, 1_660_000_000_000,
-                          60_000_000_000_000 + i * 900_000_000, 58 - i // 120] for i in range(361)],
+                          60_000_000_000_000 + i * 900_000_000, 58 - i // 120,
+                          len(nodes) * (16 << 30), len(nodes) * (12 << 30), 25 - i // 90] for i in range(361)],
         },
         "ranks": [{
             "job": JOB, "nodes": nodes, "rows": rows,
-            "columns": ["rank", "node", "step", "stall_ms", "silent_ms", "wait_us", "data", "tensor", "pipeline"],
+            "columns": ["rank", "node", "step", "stall_ms", "silent_ms", "wait_us", "data", "tensor", "pipeline",
+                        "parity_lag_versions", "parity_lag_ms"],
         }],
     }
 

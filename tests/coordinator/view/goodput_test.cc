@@ -51,6 +51,20 @@ TEST(Goodput, AnOpenFailureLastsUntilNow) {
   EXPECT_EQ(seen.productive_ms, 900'000);
 }
 
+TEST(Goodput, PlacingIsRecoveryOfTheInfrastructure) {
+  coordinator::Incident failure = Failure(100, 3, 9, 12, 0);
+  failure.set_place_ms(5'000);
+  const Goodput over = Measure({failure}, Window(1000));
+  EXPECT_EQ(over.infrastructure_recovery_ms, 5'000);
+  EXPECT_EQ(over.checkpoint_restore_ms, 4'000);
+  coordinator::Incident open = Failure(900, 3, -1, -1, -1);
+  open.set_place_ms(-1);
+  EXPECT_EQ(Measure({open}, Window(1000)).infrastructure_recovery_ms, 100'000);
+  open.set_place_ms(5'000);
+  EXPECT_EQ(Measure({open}, Window(1000)).infrastructure_recovery_ms, 5'000);
+  EXPECT_EQ(Measure({open}, Window(1000)).checkpoint_restore_ms, 95'000);
+}
+
 TEST(Goodput, OnlyThePartInTheWindowCounts) {
   const Goodput seen = Measure({Failure(-6, 3, 7, 12, 10)}, Window(100));
   EXPECT_EQ(seen.infrastructure_recovery_ms, 0);

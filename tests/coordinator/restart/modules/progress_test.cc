@@ -53,6 +53,7 @@ TEST_F(ProgressModule, TheDecisionShowsHowManyStepsWereLost) {
   RecordLineage(context, lineage, LineageChange::kDecided);
   EXPECT_EQ(incident.lost_steps, 6);
   EXPECT_GE(incident.restore_ms, 0);
+  EXPECT_EQ(incident.place_ms, incident.restore_ms) << "no later than the decision";
 }
 
 TEST_F(ProgressModule, ReportsOfFutureIncarnationsAndParityAreNoProgress) {

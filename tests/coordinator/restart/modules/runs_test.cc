@@ -1,4 +1,6 @@
 #include "coordinator/restart/runs.h"
+
+#include "coordinator/restart/incidents.h"
 #include "tests/coordinator/restart/modules/run_module_test.h"
 
 namespace holdfast::coord {
@@ -16,14 +18,17 @@ TEST_F(RunsModule, ARunFinishesWhenEveryWorkerEndsWell) {
 }
 
 TEST_F(RunsModule, ALaunchRunsWhenAllWorkersDoAndStrayOnesDoNotCount) {
+  const IncidentRecord& incident = OpenIncident(context, "gpt", Failure{});
   run().record.phase = RunPhase::kStarting;
   node(1).workers.push_back(node(2).workers[0]);  // not placed there
   node(2).workers.clear();
   AdvanceRun(context, run());
   EXPECT_EQ(run().record.phase, RunPhase::kStarting);
+  EXPECT_EQ(incident.place_ms, -1);
   node(2).workers.push_back(node(1).workers[1]);
   AdvanceRun(context, run());
   EXPECT_EQ(run().record.phase, RunPhase::kRunning);
+  EXPECT_GE(incident.place_ms, 0);
 }
 
 TEST_F(RunsModule, AFailedLaunchIsHandled) {
