@@ -1,3 +1,8 @@
+#include "base/cores.h"
 #include "cli/cli.h"
 
-int main(int argc, char** argv) { return holdfast::cli::RunCli(argc, argv); }
+int main(int argc, char** argv) {
+  // Keys and tokens of operators.
+  holdfast::KeepMemoryOutOfCores();
+  return holdfast::cli::RunCli(argc, argv);
+}

@@ -4,6 +4,7 @@
 import concurrent.futures
 import pathlib
 import re
+import resource
 import socket
 import ssl
 import stat
@@ -12,7 +13,7 @@ import threading
 import time
 import unittest
 
-from cluster import HOST, ClusterTest
+from cluster import BIN, HOST, ClusterTest, wait_for
 
 
 def openssl(*arguments, **options) -> str:
@@ -200,6 +201,21 @@ class JoinTest(ClusterTest):
         done = cluster.run("n1", *at, stdin=token + "\n")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertTrue(cluster.identity("n1").exists())
+
+    def test_a_core_dump_of_a_join_has_no_memory(self):
+        hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
+        self.assertNotEqual(hard, 0, "the test sees no change of the limit")
+        join = subprocess.Popen([BIN / "holdfast", "join", f"{HOST}:1", "-"], stdin=subprocess.PIPE,
+                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                                preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CORE, (hard, hard)))
+        proc = pathlib.Path("/proc", str(join.pid))
+        try:
+            # The command waits for the token.
+            wait_for(lambda: (proc / "coredump_filter").read_text() == "00000000\n", 10, "no memory is dumped")
+            self.assertRegex((proc / "limits").read_text(), r"Max core file size +0 ")
+        finally:
+            join.kill()
+            join.communicate()
 
     def test_one_of_many_machines_gets_a_token(self):
         cluster = self.make()
