@@ -12,12 +12,11 @@
 #include <thread>
 #include <utility>
 
-#include "agent/api/agent.grpc.pb.h"
 #include "cli/core/text.h"
-#include "coordinator/api/channel.h"
 #include "coordinator/api/convert.h"
 #include "coordinator/api/coordinator.grpc.pb.h"
 #include "tests/cli/cli_test_util.h"
+#include "tests/cli/volume_agent.h"
 
 namespace holdfast::cli {
 namespace {
@@ -28,73 +27,6 @@ using testing::Not;
 
 /// "2h10m" for the next half minute.
 constexpr int64_t kAgeNanos = 7'830'000'000'000;
-
-enum class Fault { kNone, kFlip, kCut, kSilent, kBusy, kWrongShard, kDisorder };
-
-/// Serves the shards of a volume.
-class VolumeAgent : public agent::Agent::Service {
- public:
-  explicit VolumeAgent(Volume& volume) : volume_(volume) {}
-
-  std::atomic<Fault> fault{Fault::kNone};
-  std::atomic<int> reads{0};
-
-  grpc::Status ReadShard(grpc::ServerContext* context, const agent::ReadShardRequest* request,
-                         grpc::ServerWriter<agent::ShardPiece>* writer) override {
-    int read = ++reads;
-    if (fault == Fault::kBusy && read <= 2) return coord::ToGrpc(UnavailableError("busy"));
-    ShardKey key{request->job(),
-                 {Incarnation{request->incarnation()}, Step{request->step()}},
-                 Rank{request->rank()}};
-    if (fault == Fault::kWrongShard) key.rank.value ^= 1;
-    auto seal = volume_.ReadSeal(key);
-    if (!seal) return coord::ToGrpc(seal.error());
-    ShardSeal sent = *seal;
-    sent.parts.clear();
-    agent::ShardPiece piece;
-    piece.set_seal(EncodeSeal(sent));
-    writer->Write(piece);
-    Status status = volume_.StreamShard(*seal, [&](uint64_t offset, auto bytes) {
-      const bool wanted = offset - request->offset() < request->bytes();
-      return wanted ? Send(context, offset, bytes, writer) : Status::Ok();
-    });
-    return coord::ToGrpc(status.code() == ErrorCode::kAborted ? Status::Ok() : status);
-  }
-
-  grpc::Status VerifyShard(grpc::ServerContext*, const agent::VerifyShardRequest* request,
-                           agent::VerifyShardReply* reply) override {
-    ShardKey key{request->job(),
-                 {Incarnation{request->incarnation()}, Step{request->step()}},
-                 Rank{request->rank()}};
-    Status status = volume_.VerifyShard(key, request->deep());
-    reply->set_code(static_cast<uint32_t>(status.code()));
-    reply->set_message(status.message());
-    return grpc::Status::OK;
-  }
-
-  grpc::Status Dump(grpc::ServerContext*, const agent::DumpRequest*,
-                    agent::DumpReply* reply) override {
-    reply->set_json(R"({"slots": 3})");
-    return grpc::Status::OK;
-  }
-
- private:
-  Status Send(grpc::ServerContext* context, uint64_t offset, std::span<const std::byte> bytes,
-              grpc::ServerWriter<agent::ShardPiece>* writer) {
-    agent::ShardPiece piece;
-    piece.set_offset(offset);
-    piece.set_data(bytes.data(), bytes.size());
-    bool second = offset == kChunkBytes;
-    if (second && fault == Fault::kFlip) (*piece.mutable_data())[100] ^= 4;
-    if (second && fault == Fault::kDisorder) piece.set_offset(2 * kChunkBytes);
-    if (second && fault == Fault::kCut) return AbortedError("cut");
-    while (second && fault == Fault::kSilent && !context->IsCancelled())
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    return writer->Write(piece) ? Status::Ok() : CancelledError("gone");
-  }
-
-  Volume& volume_;
-};
 
 /// Answers with the replies that the test has set.
 class ScriptedCoordinator : public coordinator::Coordinator::Service {
@@ -170,20 +102,6 @@ class ScriptedCoordinator : public coordinator::Coordinator::Service {
     return grpc::Status::OK;
   }
 };
-
-struct Served {  // the server stops first
-  std::unique_ptr<coord::GuardedService> guarded;
-  std::unique_ptr<coord::ApiServer> server;
-};
-
-template <typename Rpcs>
-Served Serve(grpc::Service& service, const std::string& socket) {
-  const char* name = Rpcs::service_full_name();
-  Served served{coord::GuardedService::Make(service, name, "test", {}, Clock::Real()).value(), {}};
-  Endpoint at = ParseEndpoint("unix:" + socket).value();
-  served.server = coord::StartServer(*served.guarded, at, {}, "listen").value();
-  return served;
-}
 
 /// Two agents, each with both ranks of version 1-20 of "lm": the first stands for tier memory, the
 /// second for tier disk.
