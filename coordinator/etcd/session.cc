@@ -136,7 +136,7 @@ Status EtcdSession::Follow(const etcd::KeyValue& leader, int64_t revision) {
       leader.value());
   HOLDFAST_RETURN_IF_ERROR(client_->AwaitErased(key_, revision + 1, kWatchTime));
   Note(UnavailableError("the leader's lease has ended; another coordinator takes over"), "");
-  return AbortedError("the leader's key is gone");
+  return AbortedError("the leader's key was removed");
 }
 
 Status EtcdSession::TakeLead() {

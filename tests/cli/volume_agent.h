@@ -78,7 +78,7 @@ class VolumeAgent : public agent::Agent::Service {
     if (second && fault == Fault::kCut) return AbortedError("cut");
     while (second && fault == Fault::kSilent && !context->IsCancelled())
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    return writer->Write(piece) ? Status::Ok() : CancelledError("gone");
+    return writer->Write(piece) ? Status::Ok() : CancelledError("the caller has ended");
   }
 
   Volume& volume_;
