@@ -41,7 +41,7 @@ class InvariantMonitor {
   /// that HOLDFAST_INVARIANT can be a condition.
   bool Report(const InvariantSite& site, std::initializer_list<LogField> values) noexcept;
 
-  /// The monitor of code that serves no component of its own, such as the client library.
+  /// The monitor of code that belongs to no component, such as the client library.
   static InvariantMonitor& Process();
 
  private:

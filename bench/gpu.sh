@@ -55,7 +55,7 @@ start_all || { touch "$bundle/use-fallback" && start_all; } ||
 version=$(head -n 1 "$out/version.txt")
 export HOLDFAST_BIN_DIR=$bundle/bin HOLDFAST_CUDA_PLUGIN=$bundle/lib/libholdfast-cuda.so
 
-# Python with PyTorch, and the package of the bundle in a folder of its own. Nothing is installed on the machine.
+# Python with PyTorch, and the package of the bundle in a separate folder. Nothing is installed on the machine.
 python="" why_no_python="there is no python3 with torch"
 for candidate in python3 python; do
   if command -v "$candidate" >/dev/null && "$candidate" -c 'import torch' 2>"$work/torch.log"; then

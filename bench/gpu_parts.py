@@ -270,7 +270,7 @@ def many(args):
         repetitions=len(took) - 5)
 
 
-# ---- trainings in processes of their own ----
+# ---- trainings in separate processes ----
 
 class Training:
     """bench/gpu_train.py as a process, and its log."""

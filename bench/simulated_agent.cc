@@ -25,7 +25,7 @@ gpr_timespec After(int64_t ms) {
   return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(ms, GPR_TIMESPAN));
 }
 
-/// A connection of its own, with the delays of coord::MakeChannel: gRPC would let all agents of
+/// A separate connection, with the delays of coord::MakeChannel: gRPC would let all agents of
 /// this process share one.
 std::shared_ptr<grpc::Channel> OwnChannel(const Endpoint& endpoint) {
   grpc::ChannelArguments arguments;

@@ -56,7 +56,7 @@ class MappedSegment : public Segment {
   void DropUnfinished();
   /// Checks that the ledger has the record that was just written.
   void CheckWritten(uint32_t index, const SlotRecord& expected) const HOLDFAST_REQUIRES(mutex_);
-  /// Returns an error if the record that a change is based on was changed by someone else.
+  /// Returns an error if another caller has changed the record that a change is based on.
   Status CheckRecord(uint32_t index) const HOLDFAST_REQUIRES(mutex_);
 
   MemoryFile memory_;

@@ -13,7 +13,7 @@
 
 namespace holdfast::agent {
 
-/// Removes and lists the shards of the shared tiers. The work runs on a thread of its own, since a
+/// Removes and lists the shards of the shared tiers. The work runs on a separate thread, since a
 /// file system may hang; calls return at once. The node of a job's rank 0 lists the job: shards
 /// that the coordinator's records do not name are removed then. Only the loop thread uses it, with
 /// the exception of Stop().

@@ -15,7 +15,7 @@ namespace {
 // Each window is written before the next one is read, which bounds the memory of a copy.
 constexpr uint64_t kWindowBytes = 16 * kChunkBytes;
 
-/// Opens the replica on disk. Reports a replica that is gone or damaged.
+/// Opens the replica on disk. Reports a replica that is lost or damaged.
 Result<std::unique_ptr<ShardChunks>> OpenOnDisk(const RestoreTools& tools,
                                                 const PrepareTask& prepare) {
   const ShardKey key = prepare.identity.key();
@@ -31,8 +31,8 @@ Result<std::unique_ptr<ShardChunks>> OpenOnDisk(const RestoreTools& tools,
                   ToString(key), seal.digest(), prepare.digest)));
 }
 
-/// A failure to write is one of the tier, whatever its code: NotFound means that a directory is
-/// gone, for example.
+/// A failure to write is one of the tier, whatever its code: NotFound means that a directory
+/// was removed, for example.
 Status WriteError(const Status& status) {
   if (status.ok() || status.code() == ErrorCode::kOutOfSpace ||
       status.code() == ErrorCode::kAlreadyExists) {

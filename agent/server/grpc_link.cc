@@ -203,8 +203,8 @@ Status GrpcCoordinatorLink::FindLeader() {
     strangers_ = 0;
     return Status::Ok();
   }
-  // A coordinator with a store of its own, started by mistake, leads too. This agent follows
-  // another life only when it finds no leader of its own.
+  // A coordinator with another store, started by mistake, leads too. This agent follows
+  // another life only when it finds no leader of the known life.
   if (leading && ++strangers_ > kStrangerRounds * coordinators_->size()) return Status::Ok();
   coordinators_->Follow(asked, context);
   return UnavailableError(leading ? "the coordinator at " + address + " has another store"

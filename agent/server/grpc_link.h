@@ -112,7 +112,7 @@ class GrpcCoordinatorLink final : public CoordinatorLink {
   Status AttachOnce();
   /// Ok: the current coordinator leads. Otherwise goes on to another one.
   Status FindLeader();
-  /// While a call to the current coordinator is silent, looks for a new leader among the others.
+  /// While a call to the current coordinator is silent, searches the others for a new leader.
   void SearchLoop();
   struct Leading {
     LifeId life;

@@ -41,7 +41,7 @@ struct ShardSource {
   }
 };
 
-/// Returns the chunks of a replica. It is not `decoded`. `options` must outlive the result.
+/// Returns the chunks of a replica that is not `decoded`. `options` must outlive the result.
 std::unique_ptr<ChunkSource> OpenReplica(const ShardSource& replica, const GlobalOptions& options);
 
 /// The replicas of one version. Thread-safe.
@@ -70,7 +70,7 @@ class VersionReplicas {
   std::map<Rank, std::vector<ShardSource>> replicas_;
 };
 
-/// For readers of replicas that are not their own: they report no damage.
+/// Ignores damage. An agent finds and reports the damage of its replicas when it sends them.
 DamageReporter& NoDamageReporter();
 
 }  // namespace holdfast::cli

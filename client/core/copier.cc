@@ -92,8 +92,8 @@ class SaveCopy::Writer {
     return true;
   }
 
-  /// Counts the next `bytes`, which PutAhead() or a device has written, as final. `more` are final
-  /// already after them: progress is then published in larger steps. Returns false when cancelled.
+  /// Counts the next `bytes`, which PutAhead() or a device has written, as final. `more`:
+  /// later bytes are final, too, so progress is published in larger steps. False when cancelled.
   bool Advance(uint64_t bytes, bool more = false) {
     written_ += bytes;
     if (written_ / kStepBytes == published_ / kStepBytes) return true;

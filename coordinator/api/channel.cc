@@ -27,7 +27,7 @@ constexpr int kServerTimeoutMs = 1'500;
 // A connection that completes no TLS handshake in this time ends. gRPC itself waits two minutes.
 constexpr int kHandshakeMs = 10'000;
 
-/// Used for channels and for servers, since each side must detect that the other one is gone.
+/// Used for channels and for servers, since each side must detect that the other one has failed.
 template <typename SetInt>
 void SetKeepalive(int time_ms, int timeout_ms, SetInt set) {
   set(GRPC_ARG_KEEPALIVE_TIME_MS, time_ms);

@@ -30,7 +30,7 @@ struct EtcdStoreOptions {
 };
 
 /// MetaStore in an etcd, for the coordinator that leads. One Commit is one transaction, so one
-/// revision. Each transaction compares the leader's key, and writes a number of its own to the key
+/// revision. Each transaction compares the leader's key, and writes a unique number to the key
 /// `last`. When the outcome of a transaction is unknown, the store sends the same transaction
 /// again: it finds its own number if the first one was applied, and it cannot be applied twice,
 /// since each also compares the number of the transaction before.

@@ -138,7 +138,7 @@ Status EtcdSession::Follow(const etcd::KeyValue& leader, int64_t revision) {
   HOLDFAST_RETURN_IF_ERROR(client_->AwaitErased(key_, revision + 1, kWatchTime));
   Note(UnavailableError("the leader's lease has ended; another coordinator takes over"), "");
   leader_until_ = {};
-  return AbortedError("the leader's key is gone");
+  return AbortedError("the leader's key was removed");
 }
 
 Status EtcdSession::TakeLead() {

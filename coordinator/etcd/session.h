@@ -20,7 +20,7 @@ struct EtcdSessionOptions {
 
 /// A coordinator's part in the election of the leader, with one thread. The leader holds a lease in
 /// etcd, and renews it three times per lease; the others watch the leader's key and take it when it
-/// is gone. A leader that could not renew its lease in time stops leading by its own clock, before
+/// is free. A leader that could not renew its lease in time stops leading by its own clock, before
 /// the lease ends in etcd. Threads: any.
 class EtcdSession {
  public:

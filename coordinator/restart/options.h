@@ -15,7 +15,7 @@ struct SupervisorOptions {
   LifeId life;  // of the store; 0 (tests): run IDs do not contain it
   std::chrono::nanoseconds node_lease = std::chrono::seconds(3);
   /// How long after its last message a lost node is replaced: until then, its agent may only be
-  /// restarting. If its ranks are gone too, other ranks end because of that, and the node is
+  /// restarting. If its ranks have ended too, other ranks end because of that, and the node is
   /// replaced at once.
   std::chrono::nanoseconds replace_after = std::chrono::seconds(4);
   /// The same limit for a silent node whose machine still acknowledges packets, since its agent may

@@ -23,7 +23,7 @@ struct Snapshot {
   std::function<bool()> held;
 };
 
-/// Answers queries on a thread of its own from the newest snapshot, so that no query delays a
+/// Answers queries on a separate thread from the newest snapshot, so that no query delays a
 /// commit and no slow write to the store delays a query.
 ///
 /// A query reads a snapshot that was taken after the query was submitted: a caller sees what it

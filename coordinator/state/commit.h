@@ -24,7 +24,7 @@ void OnReplicasStored(Context& context, NodeIndex node, std::vector<StoredReplic
 /// Applies the report that a replica could not be made.
 void OnReplicaFailed(Context& context, NodeIndex node, const FailedReplica& failed);
 
-/// Applies the report that a replica is gone or damaged.
+/// Applies the report that a replica is lost or damaged.
 void OnReplicaRemoved(Context& context, NodeIndex node, const RemovedReplica& removed);
 
 }  // namespace holdfast::coord

@@ -6,7 +6,7 @@
 #include "coordinator/state/cluster.h"
 
 // Forgetting a job: its versions, records and name are removed at once. forgotten.h follows its
-// replicas until they are gone. A job can be forgotten when it has no run and no trainers.
+// replicas until they are removed. A job can be forgotten when it has no run and no trainers.
 
 namespace holdfast::coord {
 

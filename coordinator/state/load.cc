@@ -96,7 +96,7 @@ Status LoadVersion(Context& context, const VersionRecord& record) {
   }
   // No node reports the replicas of a shared tier when it attaches: by the record, each rank
   // has one. A reader that does not find it reports that. The replicas of an earlier life of the
-  // store are in the directory of that life, where agents do not look.
+  // store are in the directory of that life, which agents do not read.
   const LifeId opened_in = lineage == job.lineages.end() ? LifeId{} : lineage->second.life;
   const bool other_life =
       opened_in.value != 0 && context.options.life.value != 0 && opened_in != context.options.life;

@@ -57,7 +57,7 @@ class State {
   /// Returns the names that have certificates or are revoked, by role and name.
   std::vector<IdentityRecord> Identities() const;
   LifeId life() const { return options_.life; }
-  /// How many versions of a job stay on disk, for jobs without a rule of their own.
+  /// How many versions of a job stay on disk, for jobs without a separate rule.
   uint32_t keep_last() const { return options_.keep_last; }
 
  private:

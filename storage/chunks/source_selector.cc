@@ -50,15 +50,15 @@ void SourceSelector::Note(Candidate& candidate, const Status& status, Status& er
   any_failed_ = true;
   const Status named = status.WithContext(candidate.source->where());
   const bool damaged = status.code() == ErrorCode::kDataLoss;
-  candidate.gone = candidate.gone || !damaged;
+  candidate.absent = candidate.absent || !damaged;
   const auto tier = candidate.source->local_tier();
   if (damaged && tier && !candidate.reported) {
     candidate.reported = true;
     damage_.OnDamaged(key_, *tier, named);
   }
   // That a place has no replica is often known only here.
-  const bool absent = status.code() == ErrorCode::kNotFound;
-  Log(absent ? LogLevel::kDebug : LogLevel::kWarn, "ChunkSourceFailed",
+  const bool unknown = status.code() == ErrorCode::kNotFound;
+  Log(unknown ? LogLevel::kDebug : LogLevel::kWarn, "ChunkSourceFailed",
       {Kv("shard", ToString(key_)), Kv("error", named.ToString())});
   if (observer_) observer_(*candidate.source, status, After(candidate));
   const std::string before = errors.ok() ? "" : errors.message() + "; ";
@@ -68,7 +68,7 @@ void SourceSelector::Note(Candidate& candidate, const Status& status, Status& er
 const ChunkSource* SourceSelector::After(const Candidate& candidate) const {
   for (const Candidate* next = &candidate + 1; next < candidates_.data() + candidates_.size();
        ++next) {
-    if (!next->gone) return next->source;
+    if (!next->absent) return next->source;
   }
   return nullptr;
 }
@@ -76,7 +76,7 @@ const ChunkSource* SourceSelector::After(const Candidate& candidate) const {
 Result<ShardSeal> SourceSelector::ReadSeal() {
   Status errors;
   for (Candidate& candidate : candidates_) {
-    if (candidate.gone) continue;
+    if (candidate.absent) continue;
     HOLDFAST_RETURN_IF_ERROR(CheckStopping());
     auto seal = candidate.source->ReadSeal();
     Status status = seal ? CheckSeal(*seal, *candidate.source) : seal.error();
@@ -84,7 +84,7 @@ Result<ShardSeal> SourceSelector::ReadSeal() {
     // The chunks of a replica without the right seal cannot be used; its damage is known by now.
     if (seal) candidate.reported = true;
     Note(candidate, status, errors);
-    candidate.gone = true;
+    candidate.absent = true;
   }
   if (errors.ok()) errors = UnavailableError("no replica of " + ToString(key_) + " is available");
   return Fail(errors);
@@ -94,7 +94,7 @@ Status SourceSelector::Read(const ShardSeal& seal, std::span<WantedChunk> chunks
   Status errors;
   for (Candidate& candidate : candidates_) {
     if (AllDone(chunks)) return Status::Ok();
-    if (candidate.gone) continue;
+    if (candidate.absent) continue;
     HOLDFAST_RETURN_IF_ERROR(CheckStopping());
     const Status status = candidate.source->Read(seal, chunks);
     if (!status.ok()) Note(candidate, status, errors);

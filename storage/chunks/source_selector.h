@@ -49,7 +49,7 @@ class SourceSelector {
   struct Candidate {
     ChunkSource* source = nullptr;
     uint32_t load = 0;
-    bool gone = false;      // did not answer, or has no replica of the image
+    bool absent = false;    // did not answer, or has no replica of the image
     bool reported = false;  // its damage was reported
   };
 

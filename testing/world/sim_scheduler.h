@@ -121,7 +121,7 @@ class SimScheduler final : public Scheduler {
   char polls_ = 0;  // its address stands for all descriptors
 };
 
-/// The virtual time of a scheduler, with a wall clock of its own, which may jump.
+/// The virtual time of a scheduler, with a separate wall clock, which may jump.
 class SimClock final : public Clock {
  public:
   explicit SimClock(SimScheduler& scheduler) : scheduler_(scheduler) {}

@@ -71,7 +71,7 @@ TEST(ReportTest, WhatIsNoResultIsRefused) {
   EXPECT_FALSE(ResultFromJson(result));
 }
 
-/// Runs the front end in a folder of its own.
+/// Runs the front end in a new folder.
 class FrontEndTest : public testing::Test {
  protected:
   void SetUp() override {

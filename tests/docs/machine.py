@@ -1,4 +1,4 @@
-"""A machine for a page: this machine's files with a layer above that is thrown away, and namespaces of its own.
+"""A machine for a page: this machine's files with a layer above that is thrown away, and separate namespaces.
 
 Needs root, namespaces and overlayfs. There is no running systemd inside, and no ssh server: `systemctl` and `scp` are
 the programs of this folder.

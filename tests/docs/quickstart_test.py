@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Does what docs/quickstart.md describes, on a machine of its own.
+"""Does what docs/quickstart.md describes, on a separate machine.
 
   quickstart_test.py PACKAGES
 """

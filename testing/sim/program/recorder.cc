@@ -28,7 +28,7 @@ uint16_t Recorder::TakeSlot() {
 }
 
 /// Replays starts and ends since the previous snapshot in their order, so that each record gets the
-/// totals of its own start.
+/// totals of its start.
 void Recorder::Replay(double until_s, Snapshot& snapshot) {
   auto& state = engine_.rank(rank_);
   events_.clear();

@@ -138,7 +138,7 @@ TEST(LatenessTest, TheLateMemberIsLateByItsOwnTime) {
 }
 
 TEST(LatenessTest, AMemberOfAPairIsNotLateIfOnlyTheOtherComputesLess) {
-  // Member 0 waits for another communicator from now on, so it has less time of its own.
+  // Member 0 waits for another communicator from now on, so its own time is shorter.
   for (const bool slower : {false, true}) {
     Meeting meeting(2);
     for (uint64_t i = 0; i < 24; ++i) meeting.Iterate({900 + i % 3, 901 + i % 2});

@@ -1,35 +1,25 @@
 // A coordinator that violates an invariant: it stores nothing more and still answers queries.
 
 #include <gmock/gmock.h>
-#include <stdlib.h>
 
-#include <filesystem>
 #include <future>
 
 #include "coordinator/server/coordinator_server.h"
 #include "coordinator/store/memory_store.h"
 #include "tests/base/metrics/scrape.h"
 #include "tests/coordinator/server/fake_agent.h"
+#include "tests/coordinator/server/server_fixture.h"
 
 namespace holdfast::coord {
 namespace {
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-class InvariantTest : public ::testing::Test {
+class InvariantTest : public ServerFixture {
  protected:
   void SetUp() override {
-    std::string pattern = (std::filesystem::temp_directory_path() / "coord-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    dir_ = pattern;
-    config_.cluster = "test";
-    config_.listen = "unix:" + dir_ + "/c.sock";
-    config_.data_dir = dir_ + "/data";
+    ServerFixture::SetUp();
     config_.metrics.listen = "127.0.0.1:0";
-  }
-  void TearDown() override {
-    server_.reset();
-    std::filesystem::remove_all(dir_);
   }
   /// Stores version 1-5 of the job "gpt" with a tier that is committed and failed at once. No
   /// coordinator makes such a record, and the next write of it is a violation.
@@ -97,10 +87,7 @@ class InvariantTest : public ::testing::Test {
   }
   std::string Health() { return HttpGet(server_->metrics_address(), "/health"); }
 
-  std::string dir_;
   MemoryStoreData data_;
-  CoordinatorConfig config_;
-  std::unique_ptr<CoordinatorServer> server_;
   std::unique_ptr<coordinator::Coordinator::Stub> stub_;
 };
 

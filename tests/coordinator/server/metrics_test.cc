@@ -3,36 +3,24 @@
 #include "coordinator/server/metrics.h"
 
 #include <gmock/gmock.h>
-#include <stdlib.h>
 
-#include <filesystem>
 #include <fstream>
 
 #include "coordinator/server/coordinator_server.h"
 #include "tests/base/metrics/scrape.h"
 #include "tests/coordinator/server/fake_agent.h"
+#include "tests/coordinator/server/server_fixture.h"
 
 namespace holdfast::coord {
 namespace {
 using ::testing::HasSubstr;
 
-class MetricsTest : public ::testing::Test {
+class MetricsTest : public ServerFixture {
  protected:
   void SetUp() override {
-    std::string pattern = (std::filesystem::temp_directory_path() / "coord-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    dir_ = pattern;
-    config_.cluster = "test";
-    config_.listen = "unix:" + dir_ + "/c.sock";
-    config_.data_dir = dir_ + "/data";
+    ServerFixture::SetUp();
     config_.metrics.listen = "127.0.0.1:0";
-    auto server = CoordinatorServer::Start(config_, Clock::Real());
-    ASSERT_TRUE(server.has_value()) << server.error().ToString();
-    server_ = *std::move(server);
-  }
-  void TearDown() override {
-    server_.reset();
-    std::filesystem::remove_all(dir_);
+    Start();
   }
   Scrape Fetch() { return Scrape(server_->metrics_address()); }
 
@@ -44,10 +32,6 @@ class MetricsTest : public ::testing::Test {
     ASSERT_TRUE(
         a.Hold(server_->epoch().value, {MakeReplica("gpt", V(1, 5), 0, 1, Tier::kMemory)}).ok());
   }
-
-  std::string dir_;
-  CoordinatorConfig config_;
-  std::unique_ptr<CoordinatorServer> server_;
 };
 
 TEST_F(MetricsTest, ShowTheProgressOfAJob) {

@@ -1,14 +1,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include <atomic>
-#include <filesystem>
 
 #include "coordinator/contract/limits.h"
 #include "coordinator/server/coordinator_server.h"
 #include "coordinator/store/memory_store.h"
 #include "tests/coordinator/server/fake_agent.h"
+#include "tests/coordinator/server/server_fixture.h"
 
 // A real server on a unix socket with real clients.
 
@@ -16,27 +15,12 @@ namespace holdfast::coord {
 namespace {
 using ::testing::HasSubstr;
 
-class ServerTest : public ::testing::Test {
+class ServerTest : public ServerFixture {
  protected:
   void SetUp() override {
-    std::string pattern = (std::filesystem::temp_directory_path() / "coord-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    dir_ = pattern;
-    config_.cluster = "test";
-    config_.listen = "unix:" + dir_ + "/c.sock";
-    config_.data_dir = dir_ + "/data";
+    ServerFixture::SetUp();
     config_.node_lease_ms = 1000;
     Start();
-  }
-  void TearDown() override {
-    server_.reset();
-    std::filesystem::remove_all(dir_);
-  }
-  void Start() {
-    server_.reset();
-    auto server = CoordinatorServer::Start(config_, Clock::Real());
-    ASSERT_TRUE(server.has_value()) << server.error().ToString();
-    server_ = *std::move(server);
   }
   uint64_t epoch() const { return server_->epoch().value; }
   /// Attaches and waits until the status shows the node.
@@ -50,10 +34,6 @@ class ServerTest : public ::testing::Test {
       return false;
     }));
   }
-
-  std::string dir_;
-  CoordinatorConfig config_;
-  std::unique_ptr<CoordinatorServer> server_;
 };
 
 /// Answers every PrepareShard of an agent with success until destroyed.

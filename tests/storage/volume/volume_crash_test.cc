@@ -69,7 +69,7 @@ class Workload {
         ASSERT_EQ(found, stored.end());
       }
       if (found == stored.end()) {
-        expected.reported = Reported::kRemoved;  // A state in doubt is final from here on.
+        expected.reported = Reported::kRemoved;  // From here on the state is certain.
         continue;
       }
       expected.reported = Reported::kPublished;
