@@ -37,15 +37,19 @@ TEST_F(ParityLagModule, RanksOfProtectedGroupsHaveNoLag) {
 
 TEST_F(ParityLagModule, AGroupWithoutTheParityOfOneMemberIsBehind) {
   AddAt(10, 900, {Tier::kMemory, Tier::kPeer});
-  RemoveParity(AddAt(20, 960, {Tier::kMemory, Tier::kPeer}), 3);
-  RemoveParity(AddAt(30, 990, {Tier::kMemory, Tier::kPeer}), 2);
-  const ParityLag none{}, two{2, 40'000};
-  const auto& by_rank = job().groups_of(Incarnation{2})->by_rank;
-  const std::vector<ParityLag> lags = Lags();
-  ASSERT_EQ(lags.size(), 4U);
-  for (uint32_t rank = 0; rank < 4; ++rank) {
-    EXPECT_EQ(lags[rank], by_rank[rank] < 2 ? none : two) << rank;
-  }
+  RemoveParity(AddAt(20, 960, {Tier::kMemory, Tier::kPeer}), 1);
+  RemoveParity(AddAt(30, 990, {Tier::kMemory, Tier::kPeer}), 0);
+  const auto expect = [this](ParityLag first, ParityLag second) {
+    const std::vector<ParityLag> lags = Lags();
+    ASSERT_EQ(lags.size(), 4U);
+    for (uint32_t rank = 0; rank < 4; ++rank) {
+      const bool in_first = job().groups_of(Incarnation{2})->by_rank[rank] < 2;
+      EXPECT_EQ(lags[rank], in_first ? first : second) << rank;
+    }
+  };
+  expect({2, 40'000}, {});
+  RemoveParity(AddAt(40, 995, {Tier::kMemory, Tier::kPeer}), 2);
+  expect({}, {1, 5'000});
 }
 
 TEST_F(ParityLagModule, OnlyWhatARankHasSealedCounts) {
