@@ -144,6 +144,33 @@ TEST_F(BackupsTest, AReceiverThatEndsMakesRoomForTheNext) {
   EXPECT_EQ(received.size(), 400U);
 }
 
+// The records are read before the first part is sent, so the store, also an etcd, does not wait for
+// the receiver.
+TEST_F(BackupsTest, AReceiverThatPausesGetsTheRecordsOfOneMoment) {
+  auto records = Records(400, 100'000);  // more than gRPC takes without a reader
+  const auto before = records;
+  std::atomic<int> reads{0};
+  Start([&] {
+    ++reads;
+    return records;
+  });
+  grpc::ClientContext context;
+  const auto stream = stub_->Backup(&context, {});
+  BackupPart part;
+  ASSERT_TRUE(stream->Read(&part));
+  EXPECT_EQ(part.records(), before.size());
+  records = Records(3, 10);  // what the store has later
+  Clock::Real().SleepFor(std::chrono::seconds(1));
+  EXPECT_EQ(service_->ended(), 0) << "the stream waits for the receiver";
+  std::vector<KeyValue> received;
+  while (stream->Read(&part)) {
+    for (const auto& one : part.entries()) received.push_back({one.key(), one.value()});
+  }
+  EXPECT_TRUE(stream->Finish().ok());
+  EXPECT_TRUE(received == before);
+  EXPECT_EQ(reads, 1);
+}
+
 TEST_F(BackupsTest, AStopEndsTheBackupInProgress) {
   Start([&] { return Records(400, 100'000); });
   grpc::ClientContext context;
