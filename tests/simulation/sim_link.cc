@@ -238,7 +238,7 @@ coord::NodeAttached SimLink::MakeAttach() {
   event.peer_address = options_.node + ":1";
   event.replicas = inventory.replicas;
   event.ranks = inventory.ranks;
-  event.health = {inventory.warnings, 50};
+  event.health = {inventory.warnings, 50, std::nullopt};
   event.epoch_seen = seen_.epoch;
   event.life_seen = seen_.life;
   for (StoredReplica& replica : event.replicas) {
@@ -379,7 +379,7 @@ Status SimLink::SendBatch(const agent::ReportBatch& batch) {
   event.prepared = batch.prepared;
   event.ranks = batch.ranks;
   event.wanted = batch.wanted;
-  event.health = {batch.warnings, 50};
+  event.health = {batch.warnings, 50, std::nullopt};
   for (StoredReplica& replica : event.replicas) {
     if (replica.life.value == 0) replica.life = seen_.unlabeled;
   }
