@@ -31,8 +31,8 @@ Result<std::unique_ptr<ShardChunks>> OpenOnDisk(const RestoreTools& tools,
                   ToString(key), seal.digest(), prepare.digest)));
 }
 
-/// A failure to write is one of the tier, whatever its code: NotFound means that a directory
-/// was removed, for example.
+/// Every failure to write is a failure of the tier. NotFound, for example, means that a directory
+/// was removed.
 Status WriteError(const Status& status) {
   if (status.ok() || status.code() == ErrorCode::kOutOfSpace ||
       status.code() == ErrorCode::kAlreadyExists) {

@@ -120,7 +120,10 @@ Status EtcdSession::Campaign() {
   etcd::RangeRequest read;
   read.set_key(key_);
   HOLDFAST_ASSIGN_OR_RETURN(const etcd::RangeResponse found, client_->Range(read, CallTimeout()));
-  if (found.kvs_size() == 0) return TakeLead();
+  if (found.kvs_size() == 0) {
+    leader_until_ = {};
+    return TakeLead();
+  }
   // A key with this object's own lease was made by a try whose answer was lost. Its term is not
   // known, so the lease is given up.
   if (lease_ != 0 && found.kvs(0).lease() == lease_) {

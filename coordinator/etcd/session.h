@@ -57,8 +57,8 @@ class EtcdSession {
   const EtcdSessionOptions options_;
   const std::string key_;
   int64_t lease_ = 0;  // granted and not revoked; only the thread uses it
-  /// The leader that was read last may lead until then, whatever calls to etcd fail. Only the
-  /// thread uses it.
+  /// Until then the leader that was read last may lead, even if calls to etcd fail. Only the thread
+  /// uses it.
   std::chrono::nanoseconds leader_until_{0};
 
   Mutex mutex_;

@@ -131,7 +131,7 @@ def _optimizer(what: Import, entry: str, groups: list[dict[str, Any]],
 
 
 def _general(what: Import, entry: str, names: list[str]) -> Any:
-    """The nested values, with a placeholder for each tensor."""
+    """The nested values, with a leaf in place of each tensor."""
     names_by_id: dict[int, str] = {}
     flat, paths = {}, {}
     for name in names:

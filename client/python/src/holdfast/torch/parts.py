@@ -480,7 +480,7 @@ def _has_tensors(value: Any) -> bool:
 class _Template:
     """The JSON of a tree with gaps for the values. A save fills the gaps, and need not visit each of
     ten thousand tensors. Tensors in dictionaries are left out, since their names identify them. In
-    lists a placeholder keeps their position."""
+    lists a leaf keeps their position."""
 
     _MAPPINGS = (dict, collections.OrderedDict, collections.Counter, collections.defaultdict)
 
