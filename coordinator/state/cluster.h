@@ -40,6 +40,8 @@ struct Cluster {
   std::map<std::string, Job> jobs;
   std::map<std::string, ForgottenJob> forgotten;
   std::set<std::string> active_runs;
+  /// Jobs whose last run has ended. No trainer of such a job may ever have joined.
+  std::set<std::string> ended_runs;
   /// Nodes that must remove replicas of a forgotten job, with the last forgotten incarnation. Sent
   /// after the event.
   std::map<std::pair<NodeIndex, std::string>, Incarnation> forget_due;

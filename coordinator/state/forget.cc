@@ -11,25 +11,29 @@
 namespace holdfast::coord {
 
 void OnJobForgotten(Context& context, const JobForgotten& event) {
-  auto found = context.cluster.jobs.find(event.job);
-  if (found == context.cluster.jobs.end() && HasQuarantined(context, event.job) &&
-      context.cluster.active_runs.count(event.job) == 0) {
-    // This life of the store never had the job, but quarantined replicas of it exist.
-    found = context.cluster.jobs.try_emplace(event.job).first;
-    found->second.name = event.job;
-    found->second.incarnation = HighestReported(context, event.job);
-    found->second.phase = JobPhase::kEnded;
-  }
-  if (found == context.cluster.jobs.end()) {
-    return Answer(context, event.request, NotFoundError(fmt::format("no job '{}'", event.job)));
-  }
-  Job& job = found->second;
   if (context.cluster.active_runs.count(event.job) != 0) {
     return Answer(context, event.request,
                   FailedPreconditionError(fmt::format(
                       "job '{0}' has a run that has not ended; stop it first: holdfast stop {0}",
                       event.job)));
   }
+  auto found = context.cluster.jobs.find(event.job);
+  if (found == context.cluster.jobs.end() && HasQuarantined(context, event.job)) {
+    // This life of the store never had the job, but quarantined replicas of it exist.
+    found = context.cluster.jobs.try_emplace(event.job).first;
+    found->second.name = event.job;
+    found->second.incarnation = HighestReported(context, event.job);
+    found->second.phase = JobPhase::kEnded;
+  }
+  if (found == context.cluster.jobs.end() && context.cluster.ended_runs.erase(event.job) != 0) {
+    // Its run ended before a trainer joined: a wrong command, for example.
+    context.effects.emplace_back(EraseRun{event.job});
+    return Answer(context, event.request, Status::Ok());
+  }
+  if (found == context.cluster.jobs.end()) {
+    return Answer(context, event.request, NotFoundError(fmt::format("no job '{}'", event.job)));
+  }
+  Job& job = found->second;
   if (job.phase == JobPhase::kRunning) {
     std::string why = fmt::format("job '{}' may still run; try again in a few seconds", event.job);
     if (!job.connected.empty()) {
@@ -86,6 +90,7 @@ void ForgetJob(Context& context, Job& job, std::vector<std::string>* away) {
   for (const auto& [incarnation, lineage] : job.lineages) {
     context.effects.emplace_back(EraseLineage{name, incarnation});
   }
+  context.cluster.ended_runs.erase(name);
   context.effects.emplace_back(EraseRun{name});
   std::erase_if(context.cluster.pending_prepares,
                 [&](const auto& entry) { return entry.second.job == name; });

@@ -98,9 +98,11 @@ void OnTierWanted(Context& context, const TierWanted& wanted) {
 void OnRunStateChanged(Context& context, const RunStateChanged& event) {
   if (event.active) {
     context.cluster.active_runs.insert(event.job);
+    context.cluster.ended_runs.erase(event.job);
     return;
   }
   context.cluster.active_runs.erase(event.job);
+  context.cluster.ended_runs.insert(event.job);
   auto found = context.cluster.jobs.find(event.job);
   if (found == context.cluster.jobs.end() || !event.finished || found->second.finished) return;
   found->second.finished = true;

@@ -121,7 +121,8 @@ Status LoadRecords(Context& context, const Records& records) {
   }
   for (const JobRecord& record : records.jobs) LoadJob(context, record);
   for (const RunRecord& record : records.runs) {
-    if (!HasEnded(record.phase)) context.cluster.active_runs.insert(record.spec.job);
+    auto& runs = HasEnded(record.phase) ? context.cluster.ended_runs : context.cluster.active_runs;
+    runs.insert(record.spec.job);
   }
   for (const TokenRecord& record : records.tokens) context.cluster.tokens[record.id] = record;
   for (const IdentityRecord& record : records.identities) {

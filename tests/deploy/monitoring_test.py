@@ -61,6 +61,13 @@ class Runbook(unittest.TestCase):
 
 
 class Rules(unittest.TestCase):
+    def test_each_alert_fires_because_of_a_real_fault(self):
+        names = r'"(Holdfast\w+)"'
+        faults = set(re.findall(names, text("tests/e2e/alerts_test.py").split("SCENES = {", 1)[1]))
+        faults |= set(re.findall(names, re.search(r"EXPECTED = \[[^]]*]", text("tests/e2e/monitoring_test.py"))[0]))
+        # A page with more than 10,000 series needs as many jobs. A unit test of the page has them.
+        self.assertEqual(faults | {"HoldfastSeriesDropped"}, set(alerts()))
+
     def test_each_alert_leads_to_its_section(self):
         self.assertGreater(len(alerts()), 25)
         linked = set()

@@ -18,6 +18,18 @@ TEST_F(ForgetModule, ARunningJobIsKept) {
   cluster.active_runs.insert("gpt");
   EXPECT_EQ(Forget().outcome.code(), ErrorCode::kFailedPrecondition);
   cluster.jobs.clear();
+  EXPECT_EQ(Forget().outcome.code(), ErrorCode::kFailedPrecondition);
+  cluster.active_runs.clear();
+  EXPECT_EQ(Forget().outcome.code(), ErrorCode::kNotFound);
+}
+
+TEST_F(ForgetModule, ARunThatEndedBeforeATrainerJoinedIsErased) {
+  cluster.jobs.clear();
+  cluster.ended_runs.insert("gpt");
+  EXPECT_TRUE(Forget().outcome.ok());
+  ASSERT_EQ(Added<EraseRun>().size(), 1U);
+  EXPECT_EQ(Added<EraseRun>()[0].job, "gpt");
+  EXPECT_TRUE(Added<PutJob>().empty());
   EXPECT_EQ(Forget().outcome.code(), ErrorCode::kNotFound);
 }
 
