@@ -29,6 +29,7 @@ void JobService::Apply(JobState state) {
   } else {
     parts_.release.Cancel(state.job);
   }
+  parts_.commits.Add(state);
   const JobState before = known == nullptr ? JobState{} : *known;
   const JobState& now = parts_.jobs.Set(std::move(state));
   parts_.peer_source.SetIncarnation(now.job, now.incarnation);
@@ -129,6 +130,7 @@ void JobService::Forget(const JobState& state) {
 
 void JobService::Tick() {
   parts_.groups.Tick();
+  parts_.commits.Tick();
   parts_.shared.WarnOfHang(parts_.preparer.OldestCopyMs());
   parts_.ranks.ForEach([this](RankPipeline& rank) {
     const SegmentOwner& owner = rank.segment.owner();

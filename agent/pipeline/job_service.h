@@ -7,6 +7,7 @@
 #include "agent/pipeline/group_reporter.h"
 #include "agent/pipeline/job_release.h"
 #include "agent/pipeline/job_table.h"
+#include "agent/pipeline/known_commits.h"
 #include "agent/pipeline/parity_service.h"
 #include "agent/pipeline/peer_source.h"
 #include "agent/pipeline/rank_registry.h"
@@ -26,6 +27,7 @@ struct JobParts {
   ParityService& parity;
   DiskRetention& disks;
   GroupReporter& groups;
+  KnownCommits& commits;
   SharedTiers& shared;
   ShardPreparer& preparer;
   SaveService& saves;
