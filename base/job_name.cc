@@ -9,8 +9,8 @@
 namespace holdfast {
 namespace {
 // docs/formats/volume.md: the root of a data directory.
-constexpr std::array<std::string_view, 4> kReserved = {"HOLDFAST", "quarantine", kAgentFileName,
-                                                       kSeenLifeName};
+constexpr std::array<std::string_view, 5> kReserved = {"HOLDFAST", "quarantine", kAgentFileName,
+                                                       kSeenLifeName, kCommitsName};
 constexpr std::array<std::string_view, 2> kTemporaries = {"HOLDFAST.tmp.", ".probe-"};
 constexpr size_t kRandomLetters = 16;
 

@@ -10,6 +10,7 @@
 #include "coordinator/contract/directives.h"
 #include "coordinator/contract/reports.h"
 #include "coordinator/contract/requests.h"
+#include "storage/format/commit.h"
 #include "storage/volume/seen_life.h"
 
 // The pipeline's interface to the coordinator. agent/server implements it over gRPC; tests use a
@@ -33,6 +34,8 @@ class CoordinatorLink {
 
   /// Replaces the complete list of trainers on this node.
   virtual void SetRanks(std::vector<LocalRank> /*ranks*/) {}
+  /// Replaces the commits that this agent lists when it attaches.
+  virtual void SetKnownCommits(std::vector<VersionCommit> /*commits*/) {}
   virtual void Report(TierWanted /*wanted*/) {}
   /// Reports at once, and with each later report, that this agent ends soon.
   virtual void AnnounceDeparture() {}

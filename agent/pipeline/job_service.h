@@ -3,10 +3,12 @@
 #include <map>
 #include <string>
 
+#include "agent/pipeline/committed_indexes.h"
 #include "agent/pipeline/disk_retention.h"
 #include "agent/pipeline/group_reporter.h"
 #include "agent/pipeline/job_release.h"
 #include "agent/pipeline/job_table.h"
+#include "agent/pipeline/known_commits.h"
 #include "agent/pipeline/parity_service.h"
 #include "agent/pipeline/peer_source.h"
 #include "agent/pipeline/rank_registry.h"
@@ -26,6 +28,8 @@ struct JobParts {
   ParityService& parity;
   DiskRetention& disks;
   GroupReporter& groups;
+  KnownCommits& commits;
+  CommittedIndexes& indexes;
   SharedTiers& shared;
   ShardPreparer& preparer;
   SaveService& saves;

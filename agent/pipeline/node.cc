@@ -50,6 +50,8 @@ Node::Node(const NodeOptions& options, Arena& arena, Volume& volume, Coordinator
       adoption_(ranks_, arena, volume, link, damage_, workers_, clock),
       disks_(volume, link, damage_, warnings_, background_),
       groups_(ranks_, volume, shards_, link, background_, clock_),
+      commits_(ranks_, volume, link, background_, clock_),
+      indexes_(volume, peer_source_.indexes(), background_, clock_),
       shared_(options.shared_tiers, link, warnings_, clock),
       parity_({.node = options.node,
                .build_timeout_ms = options.peer_build_timeout_ms,
@@ -85,6 +87,8 @@ Node::Node(const NodeOptions& options, Arena& arena, Volume& volume, Coordinator
                     .parity = parity_,
                     .disks = disks_,
                     .groups = groups_,
+                    .commits = commits_,
+                    .indexes = indexes_,
                     .shared = shared_,
                     .preparer = preparer_,
                     .saves = saves_,
@@ -140,6 +144,7 @@ void Node::Stop() {
   workers_.Stop();
   preparer_.Stop();
   background_.Stop();
+  commits_.Flush();
   peer_source_.indexes().SetWhole(nullptr);
   readers_.Stop();
   sessions_.Clear();

@@ -53,7 +53,10 @@ class Node final : public DirectiveHandler {
 
   /// Reports the shards on disk, and starts to verify the sealed slots that were found in memory,
   /// newest first. Each slot is reported once its check has passed.
-  void Adopt() { adoption_.Start(); }
+  void Adopt() {
+    commits_.Load();
+    adoption_.Start();
+  }
   /// Waits until the checks of Adopt() are done. Returns false after the timeout.
   bool AwaitAdopted(int64_t timeout_ms) { return adoption_.Await(timeout_ms); }
   /// Serves trainers that connect to `listener`, until Stop().
@@ -117,6 +120,8 @@ class Node final : public DirectiveHandler {
   Adoption adoption_;
   DiskRetention disks_;
   GroupReporter groups_;
+  KnownCommits commits_;
+  CommittedIndexes indexes_;
   SharedTiers shared_;
   ParityService parity_;
 

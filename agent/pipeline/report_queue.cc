@@ -80,6 +80,11 @@ void ReportQueue::SetWarnings(std::vector<std::string> warnings) {
   changed_.NotifyAll();
 }
 
+void ReportQueue::SetCommits(std::vector<VersionCommit> commits) {
+  MutexLock lock(mutex_);
+  commits_ = std::move(commits);
+}
+
 void ReportQueue::SetRanks(std::vector<LocalRank> ranks) {
   MutexLock lock(mutex_);
   if (ranks == ranks_) return;
@@ -170,6 +175,7 @@ ReportBatch ReportQueue::Inventory() {
   std::erase_if(held_, [](const auto& entry) { return IsShared(entry.first.second); });
   batch.warnings = warnings_;
   batch.ranks = ranks_;
+  batch.commits = commits_;
   pending_replicas_.clear();
   removed_.clear();
   needs_attach_ = false;

@@ -20,8 +20,9 @@ struct ReportBatch {
   std::vector<RemovedReplica> removed;
   std::vector<Prepared> prepared;
   std::vector<TierWanted> wanted;
-  std::vector<std::string> warnings;  // always the complete list
-  std::vector<LocalRank> ranks;       // likewise
+  std::vector<std::string> warnings;   // always the complete list
+  std::vector<LocalRank> ranks;        // likewise
+  std::vector<VersionCommit> commits;  // only in the inventory: the complete list
   bool empty() const {
     return replicas.empty() && failed.empty() && removed.empty() && prepared.empty() &&
            wanted.empty();
@@ -48,6 +49,7 @@ class ReportQueue {
   void Add(TierWanted wanted);
   void SetWarnings(std::vector<std::string> warnings);
   void SetRanks(std::vector<LocalRank> ranks);
+  void SetCommits(std::vector<VersionCommit> commits);
 
   /// Waits up to `timeout_ms` until a report is pending. Returns whether one is.
   bool AwaitPending(int timeout_ms);
@@ -92,6 +94,7 @@ class ReportQueue {
   std::map<std::pair<std::string, Tier>, TierWanted> wanted_ HOLDFAST_GUARDED_BY(mutex_);
   std::vector<std::string> warnings_ HOLDFAST_GUARDED_BY(mutex_);
   std::vector<LocalRank> ranks_ HOLDFAST_GUARDED_BY(mutex_);
+  std::vector<VersionCommit> commits_ HOLDFAST_GUARDED_BY(mutex_);
   bool urgent_ HOLDFAST_GUARDED_BY(mutex_) = false;  // woken, or warnings or ranks changed
 };
 

@@ -263,6 +263,7 @@ Status GrpcCoordinatorLink::AttachOnce() {
   const ReportBatch inventory = reports_.Inventory();
   for (const std::string& warning : inventory.warnings) request.add_warnings(warning);
   for (const LocalRank& rank : inventory.ranks) coord::ToProto(rank, request.add_ranks());
+  for (const VersionCommit& one : inventory.commits) coord::ToProto(one, request.add_commits());
   request.set_disk_every(options_.disk_every);
   request.set_shared_tiers(options_.shared_tiers);
   request.set_worker_address(options_.worker_address);

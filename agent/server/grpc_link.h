@@ -95,6 +95,9 @@ class GrpcCoordinatorLink final : public CoordinatorLink {
   }
   /// Returns how often the node's loop has ticked: the loop calls SetRanks() at each tick.
   uint64_t node_ticks() const { return node_ticks_.load(std::memory_order_relaxed); }
+  void SetKnownCommits(std::vector<VersionCommit> commits) override {
+    reports_.SetCommits(std::move(commits));
+  }
   void Report(TierWanted wanted) override { reports_.Add(std::move(wanted)); }
   void AnnounceDeparture() override {
     departing_.store(true);

@@ -20,8 +20,10 @@ constexpr const char* kAdoptFooter = R"(
 A coordinator whose store was lost, or was restored from a backup, begins a new life. Nodes keep
 their shards of the life before, but these do not count, since it is unknown which versions were
 committed. This command adopts the versions that are provably complete: every rank has a replica on
-an attached node, of one life, with one digest, or its parity group can decode the shard. From then
-on they are restored like any other, and shards that are missing are rebuilt.
+an attached node, of one life, with one digest, or its parity group can decode the shard. COMMIT
+shows whether a node knows that the version was committed: "proved" if its shards are the committed
+ones. Versions that older releases saved are never known as committed. Adopted versions are restored
+like any other, and shards that are missing are rebuilt.
 
 Attach all nodes first, and run it with --dry-run. A running job is not affected.
 
@@ -83,6 +85,22 @@ class AdoptCommand : public Command {
   }
 
  private:
+  /// What nodes know of the commit; empty: an older coordinator does not report it.
+  static std::string CommitText(const coordinator::AdoptedVersion& one) {
+    switch (one.commit()) {
+      case 1:
+        return one.why_not().empty() ? "complete, never known as committed" : "not known";
+      case 2:
+        return "committed";
+      case 3:
+        return "committed, proved";
+      case 4:
+        return "contradicted";
+      default:
+        return "";
+    }
+  }
+
   void Write(Context& context, const coordinator::AdoptReply& reply) const {
     Output& output = context.output;
     if (output.json()) {
@@ -95,6 +113,7 @@ class AdoptCommand : public Command {
                             {"ranks", one.ranks()},
                             {"decoded", one.decoded()},
                             {"bytes", one.bytes()},
+                            {"commit", CommitText(one)},
                             {"taken", one.why_not().empty() && !dry_run_},
                             {"why_not", one.why_not()}});
       }
@@ -111,6 +130,7 @@ class AdoptCommand : public Command {
                  {"RANKS", true, false},
                  {"SIZE", true, false},
                  {"TIERS", false, false},
+                 {"COMMIT", false, true},
                  {"RESULT", false, true}});
     for (const auto& one : reply.versions()) {
       const std::string parity = one.decoded() == 0 ? ""
@@ -125,6 +145,7 @@ class AdoptCommand : public Command {
                  {fmt::format("{}/{}", one.ranks(), one.world())},
                  {FormatBytes(one.bytes())},
                  {TiersText(one.tiers())},
+                 {CommitText(one)},
                  result});
     }
     output.WriteTable(table);

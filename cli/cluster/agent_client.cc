@@ -126,8 +126,8 @@ Status AgentClient::ReadOnce(const ShardKey& key, const agent::ReadShardRequest&
   return checker.End();
 }
 
-Status AgentClient::VerifyShard(const ShardKey& key, Tier tier, bool deep,
-                                uint64_t image_bytes) const {
+Status AgentClient::VerifyShard(const ShardKey& key, Tier tier, bool deep, uint64_t image_bytes,
+                                uint64_t* digest) const {
   auto request = RequestOf<agent::VerifyShardRequest>(key, tier);
   request.set_deep(deep);
   int64_t timeout_ms =
@@ -142,6 +142,7 @@ Status AgentClient::VerifyShard(const ShardKey& key, Tier tier, bool deep,
     if (guard.expired()) finished = {grpc::StatusCode::DEADLINE_EXCEEDED, "silent"};
     *busy = IsSlowHandshake(finished);
     HOLDFAST_RETURN_IF_ERROR(FromTransport(finished, peer_, timeout_ms, kAgentHint));
+    if (digest != nullptr) *digest = reply.digest();
     if (reply.code() == 0) return Status::Ok();
     Status status(ErrorFromNumber(reply.code()), reply.message());
     *busy = status.code() == ErrorCode::kUnavailable;

@@ -35,7 +35,8 @@ class AgentClient {
   Status ReadPart(const ShardKey& key, Tier tier, uint64_t offset, uint64_t bytes,
                   ShardSink& sink) const;
   /// Makes the agent verify a shard. The time-out of a deep check grows with `image_bytes`.
-  Status VerifyShard(const ShardKey& key, Tier tier, bool deep, uint64_t image_bytes) const;
+  Status VerifyShard(const ShardKey& key, Tier tier, bool deep, uint64_t image_bytes,
+                     uint64_t* digest = nullptr) const;
   /// Returns a piece of a worker's output from `offset` on; empty: no more yet.
   Result<std::string> ReadWorkerLog(const std::string& job, const std::string& run_id, Rank rank,
                                     uint64_t offset) const;

@@ -21,7 +21,8 @@ after which the version could still be restored: "A + B" both at once, "A; B" ei
 versions, which never were complete, are shown only with --all. A version is disputed when ranks
 that should have equal values had different ones; -o wide names tensors and ranks. A disputed
 version can still be restored. VERIFIED (with -o wide): what the last `holdfast verify` of the
-version found.
+version found. COMMIT (with -o wide): the digest over the digests of all ranks' shards when the
+version was committed.
 
 Examples:
   holdfast versions                         every job
@@ -146,7 +147,9 @@ class VersionsCommand : public Command {
                                    {"RESTORABLE", false, false},
                                    {"SURVIVES", false, true}});
     if (output.wide()) {
-      columns.insert(columns.end(), {{"VERIFIED", false, false}, {"WHY NOT", false, true}});
+      columns.insert(
+          columns.end(),
+          {{"COMMIT", false, false}, {"VERIFIED", false, false}, {"WHY NOT", false, true}});
     }
     Table table(columns);
     for (const ListedVersion& one : listed) {
@@ -163,7 +166,12 @@ class VersionsCommand : public Command {
                              {info.pinned() ? "yes" : "no"},
                              info.restorable() ? Cell{"yes", Tone::kGood} : Cell{"no"},
                              {info.survives().empty() ? "-" : info.survives()}});
-      if (output.wide()) row.insert(row.end(), {VerifiedCell(info, now), {WhyText(info)}});
+      if (output.wide()) {
+        row.insert(row.end(),
+                   {{info.commit_digest() == 0 ? "-" : FormatDigest(info.commit_digest())},
+                    VerifiedCell(info, now),
+                    {WhyText(info)}});
+      }
       table.Add(std::move(row));
     }
     if (table.empty()) {

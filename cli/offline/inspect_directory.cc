@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
+#include <optional>
 
 #include "base/config.h"
 #include "cli/core/interrupt.h"
@@ -12,6 +13,7 @@
 #include "cli/offline/data_dirs.h"
 #include "cli/offline/inspect.h"
 #include "cli/offline/sealed_files.h"
+#include "storage/volume/commits_file.h"
 #include "storage/volume/layout.h"
 #include "storage/volume/marker.h"
 
@@ -41,9 +43,11 @@ struct FoundVersion {
   std::vector<std::string> unsealed;  // data without a seal: never published
   uint64_t bytes = 0;
   uint32_t world = 0;
+  std::optional<VersionCommit> commit;  // that the data directory knows
+  std::string contradiction;            // why the shards here are not the committed ones
 
   ExitCode exit_code() const {
-    ExitCode code = ExitCode::kOk;
+    ExitCode code = contradiction.empty() ? ExitCode::kOk : ExitCode::kFinding;
     for (const FoundShard& shard : shards) {
       if (!shard.status.ok()) code = Worse(code, ExitCode::kFinding);
     }
@@ -128,6 +132,35 @@ Result<FoundVersion> ReadVersionDirectory(const std::string& dir, bool deep, Pro
   return version;
 }
 
+/// Returns the commits that a data directory knows. Only the first one of a node has any.
+Result<std::vector<VersionCommit>> CommitsIn(const std::string& data_dir) {
+  const std::string path = data_dir + "/" + std::string(kCommitsName);
+  auto text = ReadWholeFile(path, 2 << 20);
+  if (!text && text.error().code() == ErrorCode::kNotFound) return std::vector<VersionCommit>{};
+  if (!text) return Fail(text.error());
+  return ParseCommits(*text);
+}
+
+/// Finds the commit of the version, and compares the shards with it if all ranks are here.
+void FindCommit(const std::vector<VersionCommit>& commits, FoundVersion& version) {
+  std::vector<uint64_t> digests;
+  for (const FoundShard& shard : version.shards) {
+    if (!shard.sealed || IsParity(shard.rank)) continue;
+    const ShardSeal& seal = shard.seal;
+    const auto commit = std::ranges::find_if(commits, [&](const VersionCommit& one) {
+      return one.job == seal.identity.job && one.version == seal.identity.version &&
+             one.life == seal.life;
+    });
+    if (commit != commits.end()) version.commit = *commit;
+    if (shard.rank.value == digests.size()) digests.push_back(seal.digest());
+  }
+  if (!version.commit || digests.size() != version.commit->world) return;
+  if (CommitDigest(digests) == version.commit->digest) return;
+  version.contradiction =
+      fmt::format("the digests of its shards combine to {}, but the commit has {}",
+                  FormatDigest(CommitDigest(digests)), FormatDigest(version.commit->digest));
+}
+
 std::string ResultText(const FoundShard& shard, bool deep) {
   if (!shard.status.ok()) return "DAMAGED";
   std::string text =
@@ -156,6 +189,9 @@ Json ToJson(const FoundVersion& version) {
   return {{"path", version.path},
           {"bytes", version.bytes},
           {"world", version.world},
+          {"commit_digest",
+           version.commit ? Json(FormatDigest(version.commit->digest)) : Json(nullptr)},
+          {"contradiction", version.contradiction},
           {"shards", shards},
           {"unsealed", version.unsealed}};
 }
@@ -166,6 +202,10 @@ void WriteFindings(Output& output, const FoundVersion& version) {
     if (!shard.status.ok())
       output.Write(output.Tint("DAMAGED", Tone::kBad) + " " + Printable(shard.status.message()) +
                    "\n");
+  }
+  if (!version.contradiction.empty()) {
+    output.Write(output.Tint("NOT AS COMMITTED", Tone::kBad) + " " +
+                 Printable(version.path + ": " + version.contradiction) + "\n");
   }
   for (const std::string& name : version.unsealed)
     output.Write("note: " + Printable(version.path + "/" + name) +
@@ -181,6 +221,13 @@ Result<ExitCode> InspectVersion(Context& context, const InspectRequest& request)
     version = ReadVersionDirectory(request.path, request.deep, progress);
   }
   if (!version) return Fail(version.error());
+  if (!version->job.empty()) {
+    std::error_code error;
+    const fs::path dir = fs::absolute(request.path, error).lexically_normal();
+    HOLDFAST_ASSIGN_OR_RETURN(const auto commits,
+                              CommitsIn(dir.parent_path().parent_path().string()));
+    FindCommit(commits, *version);
+  }
   if (output.json()) {
     Json body = {{"what", "version"}, {"deep", request.deep}};
     body.update(ToJson(*version));
@@ -192,6 +239,7 @@ Result<ExitCode> InspectVersion(Context& context, const InspectRequest& request)
   values.Add("kind", "shards of one version");
   values.Add("holds", fmt::format("{} of a world of {}, {}", Count(version->shards.size(), "shard"),
                                   version->world, FormatBytes(version->bytes)));
+  if (version->commit) values.Add("commit digest", FormatDigest(version->commit->digest));
   output.Write(values.Render() + "\n");
   Table table({{"RANK", true, false},
                {"SHARD", false, true},
@@ -250,11 +298,16 @@ Result<ExitCode> InspectTree(Context& context, const InspectRequest& request, bo
   std::vector<FoundVersion> versions;
   std::vector<std::string> dirs = VersionDirsOf(request.path, data_dir, &listed);
   HOLDFAST_RETURN_IF_ERROR(listed);
+  std::error_code error;
+  const fs::path here = fs::absolute(request.path, error).lexically_normal();
+  HOLDFAST_ASSIGN_OR_RETURN(const auto commits,
+                            CommitsIn(data_dir ? request.path : here.parent_path().string()));
   {
     Progress progress("reading", 0, request.deep, context.clock);
     for (const std::string& dir : dirs) {
       HOLDFAST_ASSIGN_OR_RETURN(FoundVersion version,
                                 ReadVersionDirectory(dir, request.deep, progress));
+      FindCommit(commits, version);
       versions.push_back(std::move(version));
     }
   }
@@ -290,6 +343,7 @@ Result<ExitCode> InspectTree(Context& context, const InspectRequest& request, bo
                {"SHARDS", true, false},
                {"WORLD", true, false},
                {"SIZE", true, false},
+               {"COMMIT", false, false},
                {"RESULT", false, false}});
   for (const FoundVersion& version : versions) {
     bool ok = version.exit_code() == ExitCode::kOk;
@@ -299,6 +353,7 @@ Result<ExitCode> InspectTree(Context& context, const InspectRequest& request, bo
                {std::to_string(version.shards.size())},
                {std::to_string(version.world)},
                {FormatBytes(version.bytes)},
+               {version.commit ? FormatDigest(version.commit->digest) : "-"},
                {ok ? good : "DAMAGED", ok ? Tone::kGood : Tone::kBad}});
   }
   if (table.empty()) {

@@ -18,6 +18,7 @@
 #include "cli/core/progress.h"
 #include "cli/core/text.h"
 #include "cli/core/version_json.h"
+#include "cli/shards/commit_check.h"
 #include "cli/shards/group_source.h"
 #include "cli/shards/verification_record.h"
 
@@ -176,7 +177,8 @@ Status CollectVersion(CoordinatorClient& client, const std::string& job,
 }
 
 /// Adds the replicas of all committed versions that `options` selects.
-Status CollectOnline(CoordinatorClient& client, const CheckOptions& options, CheckReport& report) {
+Status CollectOnline(CoordinatorClient& client, const CheckOptions& options, CheckReport& report,
+                     Commits& commits) {
   HOLDFAST_ASSIGN_OR_RETURN(std::vector<std::string> jobs, client.Jobs(options.job));
   bool found = false;
   for (const std::string& job : jobs) {
@@ -189,6 +191,10 @@ Status CollectOnline(CoordinatorClient& client, const CheckOptions& options, Che
           report.notes.push_back(job + "/" + ToString(options.version) + " is " + info.state() +
                                  ": nothing to check");
         continue;
+      }
+      if (info.commit_digest() != 0) {
+        const VersionId version = FromProto(info.version());
+        commits[{job, version}] = {job, {}, version, info.world(), info.commit_digest()};
       }
       HOLDFAST_RETURN_IF_ERROR(CollectVersion(client, job, info, report));
     }
@@ -255,7 +261,8 @@ Status ExplainMissingOnline(Context& context, CoordinatorClient& client,
 Result<CheckReport> CheckOnline(Context& context, const CheckOptions& options) {
   HOLDFAST_ASSIGN_OR_RETURN(CoordinatorClient client, CoordinatorClient::Open(context.options));
   CheckReport report;
-  HOLDFAST_RETURN_IF_ERROR(CollectOnline(client, options, report));
+  Commits commits;
+  HOLDFAST_RETURN_IF_ERROR(CollectOnline(client, options, report, commits));
   ReplicaCounts left_out = CountReplicas(report.checks);
   TakeSample(options.share, report);
   for (const auto& [version, sampled] : CountReplicas(report.checks)) left_out[version] -= sampled;
@@ -271,8 +278,9 @@ Result<CheckReport> CheckOnline(Context& context, const CheckOptions& options) {
   ParallelFor(report.checks.size(), kConcurrentChecks, [&](size_t i) {
     ShardCheck& check = report.checks[i];
     const Result<AgentClient>& agent = agents.at(check.node);
-    Status status = agent ? agent->VerifyShard(check.key, check.tier, options.deep, check.bytes)
-                          : agent.error();
+    Status status =
+        agent ? agent->VerifyShard(check.key, check.tier, options.deep, check.bytes, &check.digest)
+              : agent.error();
     check.verdict = VerdictOf(status);
     check.message = status.message();
     if (check.verdict == Verdict::kMissing && !IsStillListed(client, check))
@@ -287,6 +295,7 @@ Result<CheckReport> CheckOnline(Context& context, const CheckOptions& options) {
                    [](const ShardCheck& a, const ShardCheck& b) {
                      return std::tie(a.key, a.tier) < std::tie(b.key, b.tier);
                    });
+  CheckCommits(commits, report);
   RecordVerifications(client, left_out, options.deep, report);
   return report;
 }
@@ -411,6 +420,30 @@ class MissingFinder {
   std::map<VersionKey, Found> versions_;
 };
 
+/// Returns the commits that the volumes know of these versions, which their seals attribute to
+/// lives.
+Commits CommitsIn(const std::vector<OfflineVolume>& volumes,
+                  const std::map<VersionKey, LifeId>& lives, CheckReport& report) {
+  Commits commits;
+  for (const OfflineVolume& volume : volumes) {
+    const auto known = volume.volume->ReadCommits();
+    if (!known) {
+      report.notes.push_back(fmt::format("{}: {}", volume.dirs[0], known.error().message()));
+      continue;
+    }
+    for (const VersionCommit& commit : *known) {
+      const auto life = lives.find({commit.job, commit.version});
+      if (life == lives.end() || life->second != commit.life) continue;
+      const auto [other, added] = commits.try_emplace({commit.job, commit.version}, commit);
+      if (added || other->second == commit) continue;
+      report.contradictions.push_back(
+          fmt::format("{}/{}: {} and another node know commits of it with different digests",
+                      commit.job, ToString(commit.version), volume.dirs[0]));
+    }
+  }
+  return commits;
+}
+
 Status NoShardError(const CheckOptions& options) {
   std::string what = options.job.empty() ? "" : " of " + options.job;
   if (options.version != VersionId{}) what += "/" + ToString(options.version);
@@ -425,6 +458,7 @@ Result<CheckReport> CheckOffline(Context& context, const CheckOptions& options,
   CheckReport report;
   std::map<std::pair<ShardKey, std::string>, const Volume*> located;
   std::vector<ShardCheck> damaged;
+  std::map<VersionKey, LifeId> lives;
   for (const OfflineVolume& volume : volumes) {
     for (const StoredShard& shard : volume.shards) {
       ShardKey key = shard.identity.key();
@@ -432,6 +466,8 @@ Result<CheckReport> CheckOffline(Context& context, const CheckOptions& options,
       located[{key, volume.dirs[0]}] = volume.volume.get();
       report.checks.push_back(
           {key, Tier::kDisk, volume.dirs[0], "", shard.image_bytes, Verdict::kOk, ""});
+      report.checks.back().digest = shard.digest;
+      lives[{key.job, key.version}] = shard.life;
     }
     for (const DamagedSeal& seal : volume.damaged) {
       ShardKey key{seal.job, seal.version, seal.rank};
@@ -462,6 +498,7 @@ Result<CheckReport> CheckOffline(Context& context, const CheckOptions& options,
       HOLDFAST_RETURN_IF_ERROR(Interrupt::Check());
     }
   }
+  CheckCommits(CommitsIn(volumes, lives, report), report);
   // Damaged and missing seals are always reported, also outside the sample: finding them is cheap.
   std::move(report.missing.begin(), report.missing.end(), std::back_inserter(report.checks));
   report.missing.clear();

@@ -29,6 +29,7 @@ struct ShardCheck {
   Verdict verdict = Verdict::kOk;
   std::string message;
   bool decodable = false;  // when missing: can be decoded from its parity group
+  uint64_t digest = 0;     // of its seal; 0: not read
 };
 
 struct CheckOptions {
@@ -44,7 +45,9 @@ struct CheckReport {
   uint64_t left_out = 0;            // not in the sample
   std::vector<ShardCheck> missing;  // collected here first, moved to `checks` at the end
   std::vector<std::string> notes;
-  bool partial = false;  // a committed shard could not be checked
+  uint32_t committed = 0;  // versions whose shards are the committed ones; see commit_check.h
+  std::vector<std::string> contradictions;  // one text for each version whose shards are not
+  bool partial = false;                     // a committed shard could not be checked
 };
 
 Result<CheckReport> CheckOnline(Context& context, const CheckOptions& options);

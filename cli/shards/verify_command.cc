@@ -20,10 +20,11 @@ shards and parity shards at every tier. They repair damaged chunks from a good r
 parity group; a replica that cannot be repaired goes to quarantine. The coordinator keeps the
 outcome, and `versions -o wide` and the page show the last one of each version. With --data-dir,
 reads files directly, changes nothing and needs no service. The data directories of one node are
-checked for the shards of that node, those of several nodes for complete versions. MISSING is a
+checked for the shards of that node, those of several nodes for complete versions. The digests of
+all shards of a version are compared with the digest of its commit. MISSING is a
 shard that should exist and has no good seal; the message shows whether its parity group can decode
-it, and --deep decodes it. The exit code is 2 when a shard is damaged or missing, 3 when one could
-not be checked.
+it, and --deep decodes it. The exit code is 2 when a shard is damaged or missing, or the shards are
+not the committed ones, 3 when one could not be checked.
 
 Examples:
   holdfast verify my-job                              structure of every version
@@ -67,6 +68,7 @@ Tone ToneOf(Verdict verdict) {
 /// Damage is more severe than a failed check: an operator must act on it first.
 ExitCode ExitCodeOf(const CheckReport& report) {
   ExitCode code = report.partial ? ExitCode::kPartial : ExitCode::kOk;
+  if (!report.contradictions.empty()) code = Worse(code, ExitCode::kFinding);
   for (const ShardCheck& check : report.checks) {
     switch (check.verdict) {
       case Verdict::kOk:
@@ -107,6 +109,9 @@ std::string Summary(const CheckReport& report, bool deep) {
   }
   if (counts[3] > 0) text += fmt::format(", {} not checked", counts[3]);
   if (counts[4] > 0) text += fmt::format(", {} gone meanwhile", counts[4]);
+  if (report.committed > 0) {
+    text += fmt::format("; {} with all committed shards", Count(report.committed, "version"));
+  }
   return text;
 }
 
@@ -173,6 +178,8 @@ class VerifyCommand : public Command {
                                         {"ok", ExitCodeOf(report) == ExitCode::kOk},
                                         {"left_out", report.left_out},
                                         {"notes", report.notes},
+                                        {"committed", report.committed},
+                                        {"contradictions", report.contradictions},
                                         {"shards", shards}});
   }
 
@@ -204,6 +211,9 @@ class VerifyCommand : public Command {
                    Printable(ToString(check.key) + " (" + std::string(ToString(check.tier)) + ", " +
                              check.node + "): " + check.message) +
                    "\n");
+    }
+    for (const std::string& text : report.contradictions) {
+      output.Write(output.Tint("NOT AS COMMITTED", Tone::kBad) + " " + Printable(text) + "\n");
     }
     for (const std::string& note : report.notes) output.Write("note: " + Printable(note) + "\n");
     output.Write(Summary(report, deep_) + "\n");

@@ -343,6 +343,29 @@ Result<Labels> FromProto(const google::protobuf::Map<std::string, std::string>& 
   return labels;
 }
 
+Result<VersionCommit> FromProto(const pb::VersionCommit& proto) {
+  VersionCommit commit;
+  HOLDFAST_RETURN_IF_ERROR(ValidateName("job", proto.job()));
+  HOLDFAST_ASSIGN_OR_RETURN(commit.version, NamedVersion(proto.version()));
+  if (proto.world() == 0 || proto.world() > kWorldMax || proto.digest() == 0) {
+    return Fail(InvalidArgumentError(fmt::format("a commit of {} ranks with the digest {:016x}",
+                                                 proto.world(), proto.digest())));
+  }
+  commit.job = proto.job();
+  commit.life = LifeId{proto.life()};
+  commit.world = proto.world();
+  commit.digest = proto.digest();
+  return commit;
+}
+
+void ToProto(const VersionCommit& commit, pb::VersionCommit* out) {
+  out->set_job(commit.job);
+  ToProto(commit.version, out->mutable_version());
+  out->set_life(commit.life.value);
+  out->set_world(commit.world);
+  out->set_digest(commit.digest);
+}
+
 Result<JobState> FromProto(const pb::JobState& proto) {
   HOLDFAST_RETURN_IF_ERROR(ValidateName("job", proto.job()));
   JobState state;
@@ -361,6 +384,10 @@ Result<JobState> FromProto(const pb::JobState& proto) {
   state.forget = proto.forget();
   if (proto.has_owner()) state.owner = proto.owner();
   state.flush = AnyVersion(proto.flush());
+  for (const pb::VersionCommit& wire : proto.commits()) {
+    HOLDFAST_ASSIGN_OR_RETURN(VersionCommit commit, FromProto(wire));
+    state.commits.push_back(std::move(commit));
+  }
   if (proto.has_group()) {
     HOLDFAST_ASSIGN_OR_RETURN(state.group, FromProto(proto.group()));
   }
@@ -384,6 +411,7 @@ void ToProto(const JobState& state, pb::JobState* out) {
   out->set_forget(state.forget);
   if (state.owner) out->set_owner(*state.owner);
   WriteVersion(state.flush, out->mutable_flush());
+  for (const VersionCommit& commit : state.commits) ToProto(commit, out->add_commits());
 }
 
 Result<LocalRank> FromProto(const pb::LocalRank& proto) {

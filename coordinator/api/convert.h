@@ -47,6 +47,8 @@ void ToProto(const GroupPlan& group, pb::GroupPlan* out);
 /// most 256 bytes.
 Result<Labels> FromProto(const google::protobuf::Map<std::string, std::string>& labels);
 
+Result<VersionCommit> FromProto(const pb::VersionCommit& commit);
+void ToProto(const VersionCommit& commit, pb::VersionCommit* out);
 Result<JobState> FromProto(const pb::JobState& state);
 void ToProto(const JobState& state, pb::JobState* out);
 Result<PrepareShard> FromProto(const pb::PrepareShard& directive);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/tiers.h"
+#include "storage/format/commit.h"
 #include "storage/parity/group_plan.h"
 
 // Directives of the coordinator to an agent.
@@ -40,6 +41,8 @@ struct JobState {
   std::optional<uint32_t> owner = {};  // user; absent: not known
   /// A node of the job leaves: every rank writes this version to disk, for any target.
   std::optional<VersionId> flush = {};
+  /// Committed versions, oldest first: the newest at each tier, and at most kCommitsSentMax others.
+  std::vector<VersionCommit> commits = {};
   bool operator==(const JobState&) const = default;
 };
 

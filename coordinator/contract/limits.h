@@ -15,6 +15,11 @@ inline constexpr uint64_t kVersionNumberMax = (uint64_t{1} << 63) - 2;
 /// Most bytes of a text in a report: why a replica failed, which chunk is damaged, or an outcome.
 inline constexpr size_t kReportTextBytesMax = 4096;
 
+/// Most commits in a job state, besides the newest one at each tier, and most commits that an agent
+/// lists when it attaches.
+inline constexpr size_t kCommitsSentMax = 8;
+inline constexpr size_t kCommitsListedMax = 4096;
+
 /// Most bytes of the plan of a parity group in a report. The largest plan is smaller.
 inline constexpr size_t kReportedPlanBytesMax = 1 << 20;
 

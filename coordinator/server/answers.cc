@@ -121,6 +121,7 @@ void Fill(const VersionStatus& status, pb::VersionInfo* info) {
   info->set_abandoned(status.abandoned);
   info->set_survives(status.survives);
   for (const std::string& text : status.disputed) info->add_disputed(text);
+  info->set_commit_digest(status.commit_digest);
   if (!status.verification) return;
   pb::Verification* verification = info->mutable_verification();
   verification->set_wall_nanos(status.verification->wall_nanos);
@@ -164,6 +165,7 @@ void FillAdopted(const std::vector<AdoptedVersion>& adopted, pb::AdoptReply* rep
     wire->set_bytes(one.bytes);
     wire->set_tiers(one.tiers);
     wire->set_why_not(one.why_not);
+    wire->set_commit(static_cast<uint32_t>(one.commit));
   }
 }
 

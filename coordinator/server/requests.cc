@@ -8,6 +8,7 @@
 #include "base/job_name.h"
 #include "coordinator/api/convert.h"
 #include "coordinator/api/run_convert.h"
+#include "coordinator/contract/limits.h"
 #include "coordinator/contract/text.h"
 
 namespace holdfast::coord {
@@ -99,6 +100,11 @@ Result<NodeAttached> ReadAttach(const pb::AttachRequest& request, const std::str
   event.disk_every = request.disk_every();
   event.shared_tiers = request.shared_tiers() & kSharedTiers;
   event.life_seen = LifeId{request.life_seen()};
+  for (const pb::VersionCommit& wire : request.commits()) {
+    if (event.commits.size() == kCommitsListedMax) break;
+    HOLDFAST_ASSIGN_OR_RETURN(VersionCommit commit, FromProto(wire));
+    event.commits.push_back(std::move(commit));
+  }
   return event;
 }
 

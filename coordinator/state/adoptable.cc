@@ -217,7 +217,78 @@ std::string RanksWithout(const Adoptable& one) {
          (names.size() == 1 ? " has none" : " have none");
 }
 
-void Judge(const ReadContext& context, Adoptable& one) {
+/// Returns the digests of all ranks' shards, of a version that is complete.
+std::vector<uint64_t> DigestsOf(const Adoptable& one) {
+  std::vector<uint64_t> digests;
+  for (uint32_t rank = 0; rank < one.world; ++rank) {
+    const auto held = one.replicas.find(rank);
+    digests.push_back(held != one.replicas.end() ? held->second.front().second.digest
+                                                 : one.decoded.at(rank).digest);
+  }
+  return digests;
+}
+
+/// A commit, and the node that knows it.
+struct KnownCommit {
+  const VersionCommit* commit = nullptr;
+  NodeIndex node = kNoNode;
+};
+
+/// Returns every node that knows the version as committed, attached or not: what it reported stays
+/// true.
+std::vector<KnownCommit> KnownCommits(const ReadContext& context, const Adoptable& one) {
+  std::vector<KnownCommit> known;
+  for (NodeIndex index = 0; index < context.cluster.nodes.size(); ++index) {
+    const auto& commits = context.cluster.nodes[index].commits;
+    auto commit = commits.lower_bound({one.job, one.life, one.version, 0, 0});
+    for (; commit != commits.end(); ++commit) {
+      if (commit->job != one.job || commit->life != one.life || commit->version != one.version) {
+        break;
+      }
+      known.push_back({&*commit, index});
+    }
+  }
+  return known;
+}
+
+/// Compares the version with the commits that nodes know. Sets `commit`, and `incomplete` when they
+/// contradict.
+void CompareCommits(const ReadContext& context, Adoptable& one) {
+  const std::vector<KnownCommit> known = KnownCommits(context, one);
+  if (known.empty()) return;
+  const auto contradict = [&one](std::string why) {
+    one.commit = CommitEvidence::kContradicted;
+    one.incomplete = std::move(why);
+  };
+  const KnownCommit& first = known.front();
+  for (const KnownCommit& other : known) {
+    if (*other.commit == *first.commit) continue;
+    return contradict(
+        fmt::format("nodes {} and {} know commits of it with different digests, {:016x} "
+                    "and {:016x}",
+                    NameOf(context, first.node), NameOf(context, other.node), first.commit->digest,
+                    other.commit->digest));
+  }
+  if (first.commit->world != one.world) {
+    return contradict(
+        fmt::format("its seals name {} ranks, but node {} knows it as committed with "
+                    "{} ranks",
+                    one.world, NameOf(context, first.node), first.commit->world));
+  }
+  one.commit = CommitEvidence::kCommitted;
+  if (!one.incomplete.empty()) return;
+  const uint64_t digest = CommitDigest(DigestsOf(one));
+  if (digest != first.commit->digest) {
+    return contradict(
+        fmt::format("its shards are not the committed ones: their digests combine to "
+                    "{:016x}, and node {} knows the commit {:016x}",
+                    digest, NameOf(context, first.node), first.commit->digest));
+  }
+  one.commit = CommitEvidence::kProven;
+}
+
+/// Decides whether the version is complete.
+void FindShards(const ReadContext& context, Adoptable& one) {
   for (const auto& [rank, held] : one.replicas) {
     const auto& [first, replica] = held.front();
     for (const auto& [node, other] : held) {
@@ -267,7 +338,8 @@ std::vector<Adoptable> FindAdoptable(const ReadContext& context, const AdoptRequ
   std::erase_if(found, [](const auto& entry) { return entry.second.replicas.empty(); });
   std::vector<Adoptable> all;
   for (auto& [key, one] : found) {
-    Judge(context, one);
+    FindShards(context, one);
+    CompareCommits(context, one);
     all.push_back(std::move(one));
   }
   std::stable_sort(all.begin(), all.end(), [](const Adoptable& a, const Adoptable& b) {

@@ -14,6 +14,10 @@
 // parity group can decode the shards that are missing (storage/erasure/survivability.h). All
 // replicas of a shard must be equal. The parity groups are those that the parity shards describe;
 // the digests that a parity shard lists must be those of the replicas that nodes have.
+//
+// Agents also know which versions were committed, and the commit digest of each. A version that is
+// complete was committed if the digests of its shards combine to that digest. A version of an older
+// release, or one that was never committed, has no commit digest on any node.
 
 namespace holdfast::coord {
 
@@ -30,8 +34,9 @@ struct Adoptable {
   /// Its parity groups; empty: none that all parity shards agree on.
   PeerPlan plan;
   std::map<uint32_t, ListedShard> decoded;  // by rank: no node has it, and its group can decode it
-  /// Empty if the version is complete. Otherwise names what is missing.
+  /// Empty if the version is complete. Otherwise names what is missing, or what contradicts.
   std::string incomplete;
+  CommitEvidence commit = CommitEvidence::kNone;
 
   /// Returns the number of ranks that have a replica at the tier.
   uint32_t held_at(Tier tier) const;

@@ -168,8 +168,11 @@ void AdoptVersion(Context& context, const Adoptable& adoption) {
   job.repair_due = true;
   RecordFinding(context, job.name, kNoNode,
                 Status(ErrorCode::kAborted,
-                       fmt::format("version {} of life {} was adopted", ToString(adoption.version),
-                                   ToString(adoption.life))));
+                       fmt::format("version {} of life {} was adopted: it is complete, and {}",
+                                   ToString(adoption.version), ToString(adoption.life),
+                                   adoption.commit == CommitEvidence::kProven
+                                       ? "was committed with these bytes"
+                                       : "no node knows whether it was committed")));
 }
 
 /// Gives the job an owner, or all jobs that have none.
@@ -219,6 +222,7 @@ void OnAdoptRequested(Context& context, const AdoptRequested& event) {
     const bool in_memory = one.held_at(Tier::kMemory) == one.world;
     if (in_memory) adopted.tiers |= TierBit(Tier::kMemory);
     if (!in_memory || one.held_at(Tier::kDisk) == one.world) adopted.tiers |= TierBit(Tier::kDisk);
+    adopted.commit = one.commit;
     adopted.why_not = WhyNotAdopted(context, one, event.owner);
     if (adopted.why_not.empty()) {
       const auto life = first.try_emplace({one.job, one.version.incarnation}, one.life).first;

@@ -50,6 +50,7 @@ struct NodeAttached {
   LifeId life_seen = {};              // the life that epoch_seen belongs to; 0: none
   bool no_parity = false;             // the node takes part in no parity group
   uint32_t shared_tiers = 0;          // mask of TierBit: the shared tiers that the node reaches
+  std::vector<VersionCommit> commits = {};  // that the agent knows
 };
 
 /// The Attach stream has ended. The node counts as lost unless it attaches again within a short
@@ -213,11 +214,10 @@ struct Tick {
   bool resumed = false;
 };
 
-using Event =
-    std::variant<NodeAttached, NodeDetached, NodeLost, NodeReported, RankJoined, RestoreRequested,
-                 RestoreAbandoned, PinSet, VersionVerified, RetentionSet, JobForgotten, DrainSet,
-                 AdoptRequested, RunStateChanged, TokenCreated, TokenUsed, IdentityRenewed,
-                 IdentityRevoked, Tick>;
+using Event = std::variant<NodeAttached, NodeDetached, NodeLost, NodeReported, RankJoined,
+                           RestoreRequested, RestoreAbandoned, PinSet, VersionVerified,
+                           RetentionSet, JobForgotten, DrainSet, AdoptRequested, RunStateChanged,
+                           TokenCreated, TokenUsed, IdentityRenewed, IdentityRevoked, Tick>;
 
 // ---- effects ----
 
@@ -321,6 +321,15 @@ struct IssuedIdentity {
 };
 
 /// A version of another life, and whether it can be adopted.
+/// What attached nodes know of the commit of a version of another life. The numbers are on the
+/// wire.
+enum class CommitEvidence : uint8_t {
+  kNone = 1,         // no node knows that it was committed
+  kCommitted = 2,    // it was committed; not all its shards are here
+  kProven = 3,       // it was committed, and its shards are the committed ones
+  kContradicted = 4  // its shards are not the committed ones, or nodes know different commits
+};
+
 struct AdoptedVersion {
   std::string job;
   LifeId life;
@@ -331,6 +340,7 @@ struct AdoptedVersion {
   uint64_t bytes = 0;
   uint32_t tiers = 0;   // mask of TierBit: where the adopted version is committed
   std::string why_not;  // empty: the version can be adopted
+  CommitEvidence commit = CommitEvidence::kNone;
 };
 
 /// The reply to a call. The kind of call determines which fields are set.

@@ -89,6 +89,9 @@ void CheckVersionRecord(const ReadContext& context, const Job& job, const Versio
   HOLDFAST_INVARIANT(monitor, record.tiers == 0 || record.digests.size() == record.world,
                      Kv("job", job.name), Kv("version", name), Kv("digests", record.digests.size()),
                      Kv("world", record.world));
+  HOLDFAST_INVARIANT(monitor,
+                     record.tiers == 0 || record.commit_digest == CommitDigest(record.digests),
+                     Kv("job", job.name), Kv("version", name));
   if (committed_tier_bit == 0) return;
   HOLDFAST_INVARIANT(monitor,
                      record.phase == Phase::kCommitted &&

@@ -39,6 +39,8 @@ struct Node {
   /// By job, the highest incarnation in the node's inventory and reports, including jobs and
   /// incarnations that this store never had.
   std::map<std::string, Incarnation> reported;
+  /// Commits that its agent knows from other lives of the store.
+  std::set<VersionCommit> commits;
   /// Quarantined replicas: of another life of the store, or of an incarnation that this life never
   /// had.
   std::map<std::pair<ShardKey, Tier>, StoredReplica> other_lives;
@@ -102,7 +104,8 @@ struct VersionState {
   bool recorded = false;  // the store has a record of the version
   LifeId adopted_from;    // 0: the version is of this life
   int64_t wall_nanos = 0;
-  uint64_t bytes = 0;  // of a committed version
+  uint64_t bytes = 0;          // of a committed version
+  uint64_t commit_digest = 0;  // of a committed version; see VersionCommit
   std::vector<RankShard> ranks;
   std::vector<RankShard> parity;  // by number in the plan of its incarnation
   PerTier<uint32_t> held;         // ranks with a replica there

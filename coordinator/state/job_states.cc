@@ -1,7 +1,10 @@
 #include "coordinator/state/job_states.h"
 
+#include <algorithm>
 #include <optional>
+#include <vector>
 
+#include "coordinator/contract/limits.h"
 #include "coordinator/state/parity_plan.h"
 #include "coordinator/state/versions.h"
 
@@ -11,9 +14,29 @@ namespace {
 std::optional<VersionId> Named(VersionId version) {
   return version.incarnation.value == 0 ? std::nullopt : std::optional(version);
 }
+
+/// Returns the newest version at each tier, and the newest others: nodes learn a commit when the
+/// job state changes, and those of older versions after an upgrade.
+std::vector<VersionCommit> CommitsOf(const ReadContext& context, const Job& job,
+                                     const JobState& job_state) {
+  std::vector<VersionCommit> commits;
+  size_t others = 0;
+  for (auto it = job.versions.rbegin(); it != job.versions.rend(); ++it) {
+    const VersionState& version = it->second;
+    if (!version.committed() || version.commit_digest == 0) continue;
+    const bool newest = std::ranges::any_of(kTierTable, [&](const TierTraits& traits) {
+      return job_state.committed[traits.tier] == version.id;
+    });
+    if (!newest && others == kCommitsSentMax) continue;
+    if (!newest) ++others;
+    commits.push_back(CommitOf(context, job, version));
+  }
+  std::ranges::reverse(commits);
+  return commits;
+}
 }  // namespace
 
-JobState JobStateOf(const Job& job) {
+JobState JobStateOf(const ReadContext& context, const Job& job) {
   JobState job_state;
   job_state.job = job.name;
   job_state.incarnation = job.incarnation;
@@ -33,6 +56,7 @@ JobState JobStateOf(const Job& job) {
   job_state.release = job.released;
   if (job.uid != kNoOwner) job_state.owner = job.uid;
   job_state.flush = Named(job.flush);
+  job_state.commits = CommitsOf(context, job, job_state);
   return job_state;
 }
 
@@ -41,7 +65,7 @@ void SendJobStates(Context& context, Job& job) {
     job.job_state_to.insert(job.subscribers.begin(), job.subscribers.end());
   }
   if (!job.job_state_to.empty()) {
-    const JobState common = JobStateOf(job);
+    const JobState common = JobStateOf(context, job);
     const GroupIndex* groups = job.groups_of(job.incarnation);
     for (NodeIndex node : job.job_state_to) {
       if (!context.cluster.nodes[node].attached) continue;

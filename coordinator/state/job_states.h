@@ -10,7 +10,7 @@
 namespace holdfast::coord {
 
 /// Returns the job state without a parity group.
-JobState JobStateOf(const Job& job);
+JobState JobStateOf(const ReadContext& context, const Job& job);
 
 /// Sends the job state to the nodes that are due to get it. Only the parity group in it differs
 /// between nodes.

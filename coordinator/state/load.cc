@@ -86,6 +86,8 @@ Status LoadVersion(Context& context, const VersionRecord& record) {
   }
   version.adopted_from = record.adopted_from;
   if (record.adopted_from.value != 0) job.adopted_lives.insert(record.adopted_from);
+  if (!record.digests.empty()) version.commit_digest = CommitDigest(record.digests);
+  if (record.commit_digest != 0 && record.commit_digest != version.commit_digest) return bad();
   const auto know = [](RankShard& shard, uint64_t digest) {
     shard.known = true;
     shard.digest = digest;

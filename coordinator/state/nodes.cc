@@ -106,6 +106,15 @@ void SetAgent(const Instant& at, const NodeAttached& event, Node& node) {
   node.disk_every = event.disk_every;
   node.shared_tiers = event.shared_tiers;
 }
+
+/// Keeps the commits of other lives. Those of this life have records.
+void SetCommits(Context& context, const std::vector<VersionCommit>& commits, Node& node) {
+  node.commits.clear();
+  for (const VersionCommit& commit : commits) {
+    if (commit.life != context.options.life) node.commits.insert(commit);
+  }
+  if (!node.commits.empty()) context.cluster.adoption_due = true;
+}
 }  // namespace
 
 void OnNodeAttached(Context& context, const NodeAttached& event) {
@@ -132,6 +141,7 @@ void OnNodeAttached(Context& context, const NodeAttached& event) {
   DropReplicasOf(context, index);
   context.cluster.refused.erase(event.node);
   SetAgent(context.at, event, node);
+  SetCommits(context, event.commits, node);
   SendDirective(context, index, Welcome{context.options.life});
   // This comes before the replicas are counted: parity counts only on the node that is the member.
   for (auto& [name, job] : context.cluster.jobs) RehomeLost(context, job);

@@ -229,6 +229,7 @@ Result<std::vector<VersionStatus>> VersionStatuses(const ReadContext& context,
     status.wall_nanos = version.wall_nanos;
     status.pinned = version.pinned;
     status.verification = version.verification;
+    status.commit_digest = version.commit_digest;
     status.restorable = IsRestorable(job, version);
     status.abandoned = IsAbandoned(job, id);
     for (const Dispute& dispute : version.disputes) status.disputed.push_back(ToString(dispute));

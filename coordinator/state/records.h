@@ -135,6 +135,8 @@ struct VersionRecord {
   LifeId adopted_from = {};  // 0: the version is of this life
   std::vector<Dispute> disputes = {};
   std::optional<Verification> verification = {};  // the last one
+  /// Of a committed version: CommitDigest(digests); 0: an older coordinator wrote the record.
+  uint64_t commit_digest = 0;
   bool operator==(const VersionRecord&) const = default;
 };
 

@@ -113,7 +113,7 @@ void SendRepair(Context& context, Job& job, const RepairKey& key, Repair& repair
   directive.request = repair.request;
   // Other members refuse a node that does not have the job state of the incarnation.
   if (job.subscribers.insert(repair.target).second) {
-    SendDirective(context, repair.target, JobStateOf(job));
+    SendDirective(context, repair.target, JobStateOf(context, job));
   }
   SendDirective(context, repair.target, std::move(directive));
 }

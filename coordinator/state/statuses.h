@@ -119,6 +119,7 @@ struct VersionStatus {
   std::string survives;
   std::vector<std::string> disputed;  // one sentence for each dispute
   std::optional<Verification> verification;
+  uint64_t commit_digest = 0;  // 0: not committed
 };
 
 struct ReplicaLocation {

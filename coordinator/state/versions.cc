@@ -56,6 +56,8 @@ void StoreVersion(Context& context, const Job& job, VersionState& version,
   if (version.tiers != 0) {
     record.digests.reserve(version.ranks.size());
     for (const RankShard& shard : version.ranks) record.digests.push_back(shard.digest);
+    if (version.commit_digest == 0) version.commit_digest = CommitDigest(record.digests);
+    record.commit_digest = version.commit_digest;
   }
   // An adopted version may lack parity, whose digests are then not known.
   const bool some_parity =
@@ -66,6 +68,13 @@ void StoreVersion(Context& context, const Job& job, VersionState& version,
   }
   CheckVersionRecord(context, job, record, committed_tier_bit);
   context.effects.emplace_back(PutVersion{std::move(record), committed_tier_bit});
+}
+
+VersionCommit CommitOf(const ReadContext& context, const Job& job, const VersionState& version) {
+  LifeId life = version.adopted_from;
+  if (life.value == 0) life = LifeOf(job, version.id.incarnation);
+  if (life.value == 0) life = context.options.life;
+  return {job.name, life, version.id, version.world, version.commit_digest};
 }
 
 void AbortVersion(Context& context, Job& job, VersionState& version, bool store) {

@@ -21,6 +21,9 @@ VersionState& CreateVersion(Job& job, VersionId id, uint32_t world, Phase phase)
 void StoreVersion(Context& context, const Job& job, VersionState& version,
                   uint32_t committed_tier_bit);
 
+/// Returns what proves that the version, which is committed, was committed with these bytes.
+VersionCommit CommitOf(const ReadContext& context, const Job& job, const VersionState& version);
+
 /// Aborts a pending version, with a record if `store`: its replicas are removed, and the targets
 /// that selected it take another one.
 void AbortVersion(Context& context, Job& job, VersionState& version, bool store);

@@ -120,6 +120,7 @@ std::string EncodeVersion(const VersionRecord& record) {
     verification->set_unchecked(record.verification->unchecked);
     verification->set_left_out(record.verification->left_out);
   }
+  payload.set_commit_digest(record.commit_digest);
   return FrameRecord(VersionKey(record.job, record.version), payload);
 }
 
@@ -215,11 +216,12 @@ Result<VersionRecord> DecodeVersion(std::string_view key, std::string_view value
                                {one.others().begin(), one.others().end()}});
   }
   record.adopted_from = LifeId{payload.adopted_from()};
+  record.commit_digest = payload.commit_digest();
   if (payload.has_verification()) {
     const metadata::Verification& one = payload.verification();
-    record.verification = Verification{one.wall_nanos(), one.deep(),      one.ok(),
-                                       one.damaged(),    one.missing(),   one.unchecked(),
-                                       one.left_out()};
+    record.verification =
+        Verification{one.wall_nanos(), one.deep(),      one.ok(),      one.damaged(),
+                     one.missing(),    one.unchecked(), one.left_out()};
   }
   return record;
 }

@@ -1,5 +1,7 @@
 #include "coordinator/view/version_json.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "base/clock.h"
@@ -15,14 +17,16 @@ using coord::FromProto;
 Json VerificationJson(const coordinator::VersionInfo& info) {
   if (!info.has_verification()) return nullptr;
   const coordinator::Verification& one = info.verification();
-  return {{"time", TimeJson(one.wall_nanos())},
-          {"deep", one.deep()},
-          {"result", VerificationResult(one)},
-          {"ok", one.ok()},
-          {"damaged", one.damaged()},
-          {"missing", one.missing()},
-          {"unchecked", one.unchecked()},
-          {"left_out", one.left_out()}};
+  return {{"time", TimeJson(one.wall_nanos())}, {"deep", one.deep()},
+          {"result", VerificationResult(one)},  {"ok", one.ok()},
+          {"damaged", one.damaged()},           {"missing", one.missing()},
+          {"unchecked", one.unchecked()},       {"left_out", one.left_out()}};
+}
+
+/// Null: the version is not committed, or the coordinator is older.
+Json CommitJson(const coordinator::VersionInfo& info) {
+  if (info.commit_digest() == 0) return nullptr;
+  return fmt::format("{:016x}", info.commit_digest());
 }
 
 /// The JSON form of one version. Ages are by this machine's clock, and never negative.
@@ -47,6 +51,7 @@ Json ToJson(const ListedVersion& listed, int64_t now) {
           {"restorable", info.restorable()},
           {"why_not", info.why_not()},
           {"verification", VerificationJson(info)},
+          {"commit_digest", CommitJson(info)},
           {"disputed", std::vector<std::string>(info.disputed().begin(), info.disputed().end())}};
 }
 

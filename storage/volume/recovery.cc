@@ -66,7 +66,7 @@ Status Recovery::ScanRoot(uint32_t index) {
   for (const DirectoryEntry& entry : entries) {
     if (entry.name == kMarkerName || entry.name == kQuarantineName ||
         entry.name == kLostAndFoundName || entry.name == kAgentFileName ||
-        entry.name == kSeenLifeName) {
+        entry.name == kSeenLifeName || entry.name == kCommitsName) {
       continue;
     }
     if (IsRootTemporary(entry.name) && !entry.is_directory) {

@@ -63,6 +63,13 @@ class DiskVolume final : public Volume, private PublishGate {
     HOLDFAST_RETURN_IF_ERROR(CheckWritable());
     return WriteSeenLife(*dirs_[0], seen);
   }
+  Result<std::vector<VersionCommit>> ReadCommits() const override {
+    return holdfast::ReadCommits(*dirs_[0]);
+  }
+  Status WriteCommits(const std::vector<VersionCommit>& commits) override {
+    HOLDFAST_RETURN_IF_ERROR(CheckWritable());
+    return holdfast::WriteCommits(*dirs_[0], commits);
+  }
   void RegisterMemory(std::span<std::byte> memory) override {
     for (const auto& dir : dirs_) dir->RegisterMemory(memory);
   }

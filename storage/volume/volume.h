@@ -15,6 +15,7 @@
 #include "base/mutex.h"
 #include "storage/format/seal.h"
 #include "storage/io/block_file.h"
+#include "storage/volume/commits_file.h"
 #include "storage/volume/seen_life.h"
 #include "storage/volume/shard_access.h"
 #include "storage/volume/tier_store.h"
@@ -81,6 +82,11 @@ class Volume : public TierStore {
   /// Read and write the record of the coordinator that the node followed last; see seen_life.h.
   virtual Result<SeenLife> ReadLife() const { return SeenLife{}; }
   virtual Status WriteLife(const SeenLife&) { return Status::Ok(); }
+  /// Read and write the record of committed versions; see commits_file.h.
+  virtual Result<std::vector<VersionCommit>> ReadCommits() const {
+    return std::vector<VersionCommit>{};
+  }
+  virtual Status WriteCommits(const std::vector<VersionCommit>&) { return Status::Ok(); }
   /// Forward to every directory; see Directory.
   virtual void RegisterMemory(std::span<std::byte> memory) = 0;
   virtual void UnregisterMemory(std::span<std::byte> memory) = 0;

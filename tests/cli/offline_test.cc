@@ -254,9 +254,9 @@ TEST_F(OfflineTest, InspectDirectories) {
   CliResult data = RunCli({"inspect", dir_});
   EXPECT_EQ(data.exit_code, 0) << data.Shown();
   EXPECT_THAT(data.out, HasSubstr("cluster:    test\n"));
-  EXPECT_THAT(data.out, HasSubstr("JOB  VERSION  SHARDS  WORLD     SIZE  RESULT\n"
-                                  "lm   1-10          2      2  6.1 MiB  structure ok\n"
-                                  "lm   1-20          2      2  6.1 MiB  structure ok\n"));
+  EXPECT_THAT(data.out, HasSubstr("JOB  VERSION  SHARDS  WORLD     SIZE  COMMIT  RESULT\n"
+                                  "lm   1-10          2      2  6.1 MiB  -       structure ok\n"
+                                  "lm   1-20          2      2  6.1 MiB  -       structure ok\n"));
   CliResult job = RunCli({"inspect", dir_ + "/lm", "-o", "json"});
   EXPECT_EQ(job.Json()["what"], "job");
   EXPECT_EQ(job.Json()["versions"].size(), 2U);

@@ -35,6 +35,24 @@ class LostStoreTest : public ProtectedCluster {
     EXPECT_TRUE(result.has_value());
     return result.value_or(Cluster::CliResult{});
   }
+  /// Returns the commit digest that `versions` shows; empty: none.
+  std::string CommitDigestOf(const std::string& wanted) {
+    const auto document = nlohmann::json::parse(Cli({"versions", "saved", "-o", "json"}).out,
+                                                nullptr, /*allow_exceptions=*/false);
+    if (!document.is_object()) return "";
+    for (const auto& version : document["versions"]) {
+      if (version["version"] != wanted || !version["commit_digest"].is_string()) continue;
+      return version["commit_digest"];
+    }
+    return "";
+  }
+  std::string CommitsFile(int node) { return cluster_->DataDirs(node)[0] + "/HOLDFAST.commits"; }
+  /// Whether the node's file names the version with the digest.
+  bool KnowsCommit(int node, const std::string& version, const std::string& digest) {
+    const std::string text = ReadAll(CommitsFile(node));
+    return text.find(" " + version + " ") != std::string::npos &&
+           text.find(" " + digest + "\n") != std::string::npos;
+  }
   std::vector<std::string> VersionsOnDisk() {
     const auto document = nlohmann::json::parse(Cli({"versions", "saved", "-o", "json"}).out,
                                                 nullptr, /*allow_exceptions=*/false);
@@ -52,7 +70,8 @@ class LostStoreTest : public ProtectedCluster {
   }
   static constexpr int kLost = 1;
   struct Lost {
-    std::string version;                 // the newest one on disk
+    std::string version;  // the newest one on disk
+    std::string commit_digest;
     std::vector<std::string> originals;  // its images
   };
   /// Saves until the newest version and its parity are on the disks. Then ends all processes, and
@@ -76,6 +95,13 @@ class LostStoreTest : public ProtectedCluster {
       return has_parity(0) && has_parity(1) && has_parity(2);
     };
     ASSERT_TRUE(WaitUntil(protected_on_disk, kTimeout)) << Evidence();
+    lost->commit_digest = CommitDigestOf(lost->version);
+    ASSERT_EQ(lost->commit_digest.size(), 16U);
+    const auto known = [&] {
+      return KnowsCommit(0, lost->version, lost->commit_digest) &&
+             KnowsCommit(2, lost->version, lost->commit_digest);
+    };
+    ASSERT_TRUE(WaitUntil(known, kTimeout)) << ReadAll(CommitsFile(0)) << Evidence();
     for (int rank = 0; rank < kRanks; ++rank) {
       lost->originals.push_back(OnNode(lost->version, rank));
       ASSERT_GT(lost->originals.back().size(), words_ * 8) << lost->version;
@@ -147,6 +173,7 @@ TEST_F(LostStoreTest, VersionsOfALostStoreAreRetainedUntilAdopted) {
 
   auto adopted = Cli({"adopt", "--dry-run"});
   EXPECT_EQ(adopted.exit_code, 0) << adopted.out << adopted.errors;
+  EXPECT_THAT(adopted.out, HasSubstr("committed, proved"));
   EXPECT_THAT(adopted.out, HasSubstr(version));
   EXPECT_THAT(Cli({"status"}).out, HasSubstr("OTHER_LIFE")) << "a dry run changes nothing";
   adopted = Cli({"adopt", "saved"});
@@ -162,6 +189,8 @@ TEST_F(LostStoreTest, VersionsOfALostStoreAreRetainedUntilAdopted) {
 TEST_F(LostStoreTest, ANodeIsLostTogetherWithTheStore) {
   Lost lost;
   ASSERT_NO_FATAL_FAILURE(LoseANodeAndTheStore(&lost));
+  // As after an upgrade just before the loss: no node knows what was committed.
+  for (const int node : {0, 2}) ASSERT_TRUE(std::filesystem::remove(CommitsFile(node)));
   ASSERT_TRUE(cluster_->StartCoordinator().ok());
   ASSERT_NO_FATAL_FAILURE(StartAgents());
   Cluster::CliResult would;
@@ -171,6 +200,7 @@ TEST_F(LostStoreTest, ANodeIsLostTogetherWithTheStore) {
   };
   ASSERT_TRUE(WaitUntil(complete, kTimeout)) << would.out << Evidence();
   EXPECT_THAT(would.out, HasSubstr("1 of 3 ranks from parity"));
+  EXPECT_THAT(would.out, HasSubstr("complete, never known as committed"));
   const auto adopted = Cli({"adopt", "saved"});
   ASSERT_EQ(adopted.exit_code, 0) << adopted.out << adopted.errors;
   ExpectEverythingBack(lost);
@@ -180,6 +210,8 @@ TEST_F(LostStoreTest, ANodeIsLostTogetherWithTheStore) {
 TEST_F(LostStoreTest, ARebuildRestoresWhatIsComplete) {
   Lost lost;
   ASSERT_NO_FATAL_FAILURE(LoseANodeAndTheStore(&lost));
+  // The knowledge of one node is enough.
+  ASSERT_TRUE(std::filesystem::remove(CommitsFile(0)));
   options_.coordinator_command = {"/bin/sh", "-c", R"(exec "$0" "$@" --rebuild)"};
   cluster_->Reconfigure(options_);
   ASSERT_TRUE(cluster_->StartCoordinator().ok());
@@ -189,7 +221,13 @@ TEST_F(LostStoreTest, ARebuildRestoresWhatIsComplete) {
     return !versions.empty() && versions.front() == lost.version;
   };
   ASSERT_TRUE(WaitUntil(rebuilt, kTimeout)) << Evidence();
+  EXPECT_EQ(CommitDigestOf(lost.version), lost.commit_digest);
+  // The node that knew nothing learns the commit again from the coordinator.
+  EXPECT_TRUE(WaitUntil([&] { return KnowsCommit(0, lost.version, lost.commit_digest); }, kTimeout))
+      << ReadAll(CommitsFile(0));
   ExpectEverythingBack(lost);
+  EXPECT_THAT(Cli({"verify", "saved", "--version", lost.version}).out,
+              HasSubstr("1 version with all committed shards"));
 }
 
 TEST_F(LostStoreTest, TheNextStartRestoresAnAdoptedVersion) {

@@ -372,9 +372,32 @@ TEST(ConvertTest, DirectivesSurviveARoundTrip) {
     state.committed[traits.tier] = VersionId{Incarnation{4}, Step{5 + number}};
     if (traits.pace == TierPace::kTarget) state.target_step[traits.tier] = Step{10 + number};
   }
+  state.commits = {{"gpt", LifeId{7}, {Incarnation{4}, Step{6}}, 8, 0x1f}};
   pb::JobState job;
   ToProto(state, &job);
   EXPECT_EQ(FromProto(job).value(), state);
+}
+
+TEST(ConvertTest, ACommitWithoutRanksOrDigestIsRefused) {
+  const VersionCommit good{"gpt", LifeId{7}, {Incarnation{4}, Step{6}}, kWorldMax, 0x1f};
+  const auto refused = [](const VersionCommit& commit) {
+    pb::VersionCommit wire;
+    ToProto(commit, &wire);
+    const auto read = FromProto(wire);
+    return !read.has_value() && read.error().code() == ErrorCode::kInvalidArgument;
+  };
+  EXPECT_FALSE(refused(good));
+  VersionCommit bad = good;
+  bad.world = 0;
+  EXPECT_TRUE(refused(bad));
+  bad.world = kWorldMax + 1;
+  EXPECT_TRUE(refused(bad));
+  bad = good;
+  bad.digest = 0;
+  EXPECT_TRUE(refused(bad));
+  bad = good;
+  bad.job = "../etc";
+  EXPECT_TRUE(refused(bad));
 }
 
 TEST(ConvertTest, EveryErrorSurvivesGrpc) {

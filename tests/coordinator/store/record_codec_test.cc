@@ -51,6 +51,7 @@ TEST(RecordCodecTest, EveryRecordSurvivesARoundTrip) {
   at_peer.tiers |= TierBit(Tier::kPeer);
   at_peer.parity_digests = {7, 0, 0xffffffffffffffff};
   at_peer.disputes = {{{"'w'", 8, 16}, {1}, {0, 2}}, {{"s", 0, 1}, {0, 1}, {}}};
+  at_peer.commit_digest = 0x8000000000000001;
   at_peer.verification = Verification{1234567890123, true, 1, 2, 3, 4, 5};
   EXPECT_EQ(DecodeVersion(VersionKey("gpt", version.version), EncodeVersion(at_peer)).value(),
             at_peer);

@@ -1,7 +1,11 @@
 #include "storage/volume/marker.h"
 
-#include "storage/volume/seen_life.h"
+#include <fmt/format.h>
 
+#include "base/job_name.h"
+#include "storage/format/checksum.h"
+#include "storage/volume/commits_file.h"
+#include "storage/volume/seen_life.h"
 #include "tests/storage/volume/volume_test_util.h"
 
 namespace holdfast {
@@ -51,6 +55,55 @@ TEST(SeenLife, RoundTripsAndDetectsEveryFlippedBit) {
   }
   EXPECT_EQ(*ParseSeenLife(RenderSeenLife({})), SeenLife{});
   EXPECT_EQ(ParseSeenLife("holdfast_life = 2\nanything").error().code(), ErrorCode::kUnsupported);
+}
+
+TEST(Commits, RoundTripAndDetectEveryFlippedBit) {
+  const std::vector<VersionCommit> commits = {
+      {"gpt", LifeId{0x5d0f3a9be1c24770}, {Incarnation{3}, Step{120}}, 8, 0x1f},
+      {"gpt", LifeId{0x5d0f3a9be1c24770}, {Incarnation{3}, Step{130}}, 8, ~0ULL}};
+  const std::string text = RenderCommits(commits);
+  auto parsed = ParseCommits(text);
+  ASSERT_TRUE(parsed) << StatusOf(parsed).ToString();
+  EXPECT_EQ(*parsed, commits);
+  for (size_t bit = 0; bit < text.size() * 8; ++bit) {
+    std::string damaged = text;
+    damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ (1 << bit % 8));
+    ASSERT_FALSE(ParseCommits(damaged)) << "bit " << bit;
+    EXPECT_EQ(ParseCommits(damaged).error().code(), ErrorCode::kDataLoss)
+        << "no flipped bit looks like a newer format: bit " << bit;
+  }
+  for (size_t bytes = 0; bytes < text.size(); ++bytes) {
+    EXPECT_FALSE(ParseCommits(text.substr(0, bytes))) << bytes;
+  }
+  EXPECT_TRUE(ParseCommits(RenderCommits({}))->empty());
+  EXPECT_FALSE(ParseCommits(RenderCommits({commits[1], commits[0]}))) << "not in order";
+  VersionCommit none = commits[0];
+  none.digest = 0;
+  EXPECT_FALSE(ParseCommits(RenderCommits({none})));
+}
+
+TEST(Commits, ANewerFormatIsUnsupported) {
+  std::string text = "holdfast_commits = 2\nanything\n";
+  text += fmt::format("crc32c = {:08x}\n", Crc32c(std::as_bytes(std::span(text))));
+  EXPECT_EQ(ParseCommits(text).error().code(), ErrorCode::kUnsupported);
+}
+
+TEST(Commits, SurviveTheNextStartAndAreNoUnknownFile) {
+  SimDisk disk;
+  const std::vector<VersionCommit> commits = {
+      {"gpt", LifeId{1}, {Incarnation{3}, Step{120}}, 8, 0x1f}};
+  {
+    auto volume = OpenSim(disk, 1);
+    ASSERT_TRUE(volume);
+    EXPECT_TRUE((*volume)->ReadCommits()->empty());
+    ASSERT_TRUE((*volume)->WriteCommits(commits).ok());
+  }
+  disk.Crash(SimSurvival::kNothing);
+  auto volume = OpenSim(disk, 1);
+  ASSERT_TRUE(volume);
+  EXPECT_EQ((*volume)->ReadCommits().value(), commits) << "synced with its directory";
+  EXPECT_TRUE((*volume)->recovery().quarantined.empty());
+  EXPECT_FALSE(ValidateJobName(kCommitsName).ok());
 }
 
 TEST(Marker, TheDocumentedExample) {

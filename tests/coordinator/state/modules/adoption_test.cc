@@ -221,6 +221,75 @@ TEST_F(AdoptionModule, ARebuildMixesNoShardsOfTwoVersionsWithTheSameNumber) {
   EXPECT_EQ(version.ranks[1].digest, H(V(1, 10), 1, Tier::kDisk).digest + 2);
 }
 
+// What a node knows of the commit of 1-10, as it lists it when it attaches.
+VersionCommit Committed(std::vector<uint64_t> digests, uint64_t life = 2) {
+  const auto world = static_cast<uint32_t>(digests.size());
+  return {"gpt", LifeId{life}, V(1, 10), world, CommitDigest(digests)};
+}
+uint64_t DigestOf(uint32_t rank) { return H(V(1, 10), rank, Tier::kDisk).digest; }
+
+TEST_F(AdoptionModule, TheDigestsOfAllRanksProveACommit) {
+  for (const uint32_t rank : {0U, 1U}) Quarantine(rank, V(1, 10), rank);
+  EXPECT_EQ(Adopt(true).at(0).commit, CommitEvidence::kNone) << "no node knows a commit";
+  // The ranks are in order, and all of the world count.
+  EXPECT_NE(CommitDigest(std::vector{DigestOf(0), DigestOf(1)}),
+            CommitDigest(std::vector{DigestOf(1), DigestOf(0)}));
+  EXPECT_NE(CommitDigest(std::vector{DigestOf(0)}), CommitDigest(std::vector{DigestOf(0), 0UL}));
+  // Of another life, or another version: no evidence.
+  cluster.nodes[0].commits = {Committed({DigestOf(0), DigestOf(1)}, 3)};
+  EXPECT_EQ(Adopt(true).at(0).commit, CommitEvidence::kNone);
+  // One node is enough, and it need not have a shard.
+  cluster.nodes[InternNode(context, "z")].commits = {Committed({DigestOf(0), DigestOf(1)})};
+  EXPECT_EQ(Adopt(true).at(0).commit, CommitEvidence::kProven);
+  const AdoptedVersion adopted = Adopt(false).at(0);
+  EXPECT_EQ(adopted.why_not, "");
+  EXPECT_EQ(adopted.commit, CommitEvidence::kProven);
+  EXPECT_EQ(Added<PutVersion>().at(0).record.commit_digest,
+            CommitDigest(std::vector{DigestOf(0), DigestOf(1)}));
+}
+
+TEST_F(AdoptionModule, AVersionWithOtherBytesThanTheCommittedOnesIsNotAdopted) {
+  options.rebuild = true;
+  for (const uint32_t rank : {0U, 1U}) Quarantine(rank, V(1, 10), rank);
+  cluster.nodes[1].commits = {Committed({DigestOf(0), DigestOf(1) + 1})};
+  AdoptWhatIsComplete(context);
+  EXPECT_EQ(job().versions.count(V(1, 10)), 0U);
+  AdoptedVersion listed = Adopt(false).at(0);
+  EXPECT_EQ(listed.commit, CommitEvidence::kContradicted);
+  EXPECT_THAT(listed.why_not, ::testing::HasSubstr("are not the committed ones"));
+  EXPECT_THAT(listed.why_not, ::testing::HasSubstr("node b knows the commit"));
+  // Two nodes that contradict each other prove nothing.
+  cluster.nodes[0].commits = {Committed({DigestOf(0), DigestOf(1)})};
+  listed = Adopt(false).at(0);
+  EXPECT_EQ(listed.commit, CommitEvidence::kContradicted);
+  EXPECT_THAT(listed.why_not, ::testing::HasSubstr("nodes a and b know commits of it"));
+  EXPECT_TRUE(job().versions.empty());
+}
+
+TEST_F(AdoptionModule, ACommitOfMoreRanksThanTheSealsNameContradicts) {
+  for (const uint32_t rank : {0U, 1U}) Quarantine(rank, V(1, 10), rank);
+  cluster.nodes[0].commits = {Committed({DigestOf(0), DigestOf(1), 7})};
+  const AdoptedVersion listed = Adopt(false).at(0);
+  EXPECT_EQ(listed.commit, CommitEvidence::kContradicted);
+  EXPECT_THAT(listed.why_not, ::testing::HasSubstr("name 2 ranks, but node a"));
+}
+
+TEST_F(AdoptionModule, ACommittedVersionThatLacksShardsIsListedAsCommitted) {
+  Quarantine(0, V(1, 10), 0);
+  cluster.nodes[0].commits = {Committed({DigestOf(0), DigestOf(1)})};
+  const AdoptedVersion listed = Adopt(false).at(0);
+  EXPECT_EQ(listed.commit, CommitEvidence::kCommitted);
+  EXPECT_THAT(listed.why_not, ::testing::HasSubstr("rank 1 has none"));
+}
+
+TEST_F(AdoptionModule, DecodedShardsCountForTheProof) {
+  QuarantineGroup(/*parity=*/1, /*lost=*/{2});
+  cluster.nodes[0].commits = {Committed({DigestOf(0), DigestOf(1), DigestOf(2), DigestOf(3)})};
+  EXPECT_EQ(Adopt(true).at(0).commit, CommitEvidence::kProven);
+  cluster.nodes[0].commits = {Committed({DigestOf(0), DigestOf(1), DigestOf(2) + 1, DigestOf(3)})};
+  EXPECT_EQ(Adopt(true).at(0).commit, CommitEvidence::kContradicted);
+}
+
 TEST_F(AdoptionModule, AnIncarnationOfThisLifeIsNotReplaced) {
   Quarantine(0, V(2, 10), 0);
   Quarantine(1, V(2, 10), 1);

@@ -1,4 +1,5 @@
 #include "coordinator/state/commit.h"
+#include "coordinator/state/versions.h"
 #include "tests/coordinator/state/modules/module_test.h"
 
 namespace holdfast::coord {
@@ -25,6 +26,20 @@ TEST_F(CommitModule, AVersionIsCommittedWhenEveryRankHasAReplicaAtTheTier) {
   EXPECT_THAT(Commits(Tier::kMemory), ::testing::ElementsAre(V(2, 10)));
   EXPECT_TRUE(Commits(Tier::kDisk).empty());
   EXPECT_TRUE(job().versions.at(V(2, 10)).committed_at(Tier::kMemory));
+}
+
+TEST_F(CommitModule, ACommitHasADigestOverAllRanks) {
+  Store(1, H(V(2, 10), 1, Tier::kMemory));
+  EXPECT_EQ(job().versions.at(V(2, 10)).commit_digest, 0U) << "not committed yet";
+  Store(0, H(V(2, 10), 0, Tier::kMemory));
+  const VersionRecord record = Added<PutVersion>().at(0).record;
+  const std::vector<uint64_t> digests = {H(V(2, 10), 0, Tier::kMemory).digest,
+                                         H(V(2, 10), 1, Tier::kMemory).digest};
+  EXPECT_EQ(record.digests, digests);
+  EXPECT_EQ(record.commit_digest, CommitDigest(digests));
+  options.life = LifeId{7};
+  const VersionCommit commit = CommitOf(context, job(), job().versions.at(V(2, 10)));
+  EXPECT_EQ(commit, (VersionCommit{"gpt", LifeId{7}, V(2, 10), 2, CommitDigest(digests)}));
 }
 
 TEST_F(CommitModule, AnOldIncarnationCommitsNothingNewButReachesMoreTiers) {

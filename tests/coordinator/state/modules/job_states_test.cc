@@ -22,6 +22,22 @@ TEST_F(JobStatesModule, AllSubscribersGetAChangeAndEachItsGroup) {
   EXPECT_EQ(Added<Send>().size(), 2U);
 }
 
+TEST_F(JobStatesModule, TheNewestCommitsAreSent) {
+  for (uint64_t step = 10; step < 30; ++step) {
+    AddCommitted(V(2, step), {step == 11 ? Tier::kDisk : Tier::kMemory}).commit_digest = step;
+  }
+  job().job_state_changed = true;
+  SendJobStates(context, job());
+  std::vector<uint64_t> sent;
+  for (const VersionCommit& commit : SentTo<JobState>(0).at(0).commits) {
+    EXPECT_EQ(commit.version, V(2, commit.digest));
+    EXPECT_EQ(commit.world, 2U);
+    sent.push_back(commit.digest);
+  }
+  // The newest on disk, the newest in memory, and eight others.
+  EXPECT_THAT(sent, ::testing::ElementsAre(11, 21, 22, 23, 24, 25, 26, 27, 28, 29));
+}
+
 TEST_F(JobStatesModule, OneNodeCanGetItWithoutAChange) {
   job().job_state_to = {1};
   SendJobStates(context, job());

@@ -41,6 +41,18 @@ TEST_F(LoadModule, RecordsHoldDecisionsAndNoReplicas) {
   EXPECT_EQ(cluster.next_prepare, uint64_t{3} << 32);
 }
 
+TEST_F(LoadModule, ACommitDigestIsThatOfTheDigests) {
+  ASSERT_TRUE(LoadRecords(context, records).ok());
+  EXPECT_EQ(job().versions.at(V(2, 10)).commit_digest, CommitDigest(std::vector<uint64_t>{1, 2}))
+      << "of a record that an older coordinator wrote, too";
+  cluster = {};
+  records.versions[0].commit_digest = CommitDigest(std::vector<uint64_t>{1, 2});
+  EXPECT_TRUE(LoadRecords(context, records).ok());
+  cluster = {};
+  records.versions[0].commit_digest ^= 1;
+  EXPECT_EQ(LoadRecords(context, records).code(), ErrorCode::kDataLoss);
+}
+
 TEST_F(LoadModule, ContradictionsAreDataLoss) {
   records.versions[0].digests.pop_back();
   EXPECT_EQ(LoadRecords(context, records).code(), ErrorCode::kDataLoss);
