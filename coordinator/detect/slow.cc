@@ -151,16 +151,20 @@ std::optional<FrequentStalls> FindFrequentStalls(const Track& track, std::span<c
     const uint64_t windows = std::min(track.windows(), WindowHistory::kCapacity);
     const auto others =
         static_cast<double>(baseline.very_late[level] - std::min(baseline.very_late[level], own));
-    const double p =
-        std::max((others + kVeryLateUnseen) / static_cast<double>(baseline.windows - windows + 1),
-                 StallRate(members, track, level));
+    const double p_role =
+        (others + kVeryLateUnseen) / static_cast<double>(baseline.windows - windows + 1);
+    // Stalls come in bursts: two of them count as one independent event.
+    const auto exceeds = [&](double p, uint32_t very_late, uint32_t examined) {
+      return very_late >= kVeryLateTimes * p * examined &&
+             BinomialTail(very_late / kStallsPerBurst, examined / kStallsPerBurst, p) < p_max;
+    };
     for (const uint32_t width : kVeryLateWidths) {
       const uint32_t very_late = track.very_late_count(level, width);
       const uint32_t examined = std::min(width, track.windows());
-      if (very_late < kVeryLateMin || very_late < kVeryLateTimes * p * examined) continue;
-      if (very_late > kStallsAtMost * examined) continue;
-      // Stalls come in bursts: two of them count as one independent event.
-      if (BinomialTail(very_late / kStallsPerBurst, examined / kStallsPerBurst, p) < p_max) {
+      if (very_late < kVeryLateMin || very_late > kStallsAtMost * examined) continue;
+      // Few members exceed the rate of their role. Only for these, all members are examined.
+      if (!exceeds(p_role, very_late, examined)) continue;
+      if (exceeds(std::max(p_role, StallRate(members, track, level)), very_late, examined)) {
         return FrequentStalls{.very_late = very_late,
                               .windows = examined,
                               .all_very_late = baseline.very_late[level]};
