@@ -19,7 +19,7 @@ constexpr double kClipFactor = 4;  // typical deviations: bounds the weight of o
 }  // namespace
 
 void LagTracker::Begin() {
-  for (std::vector<double>* lags : {&sums_, &largest_, &in_row_, &rows_}) {
+  for (std::vector<double>* lags : {&sums_, &largest_, &least_, &in_row_, &rows_}) {
     std::fill(lags->begin(), lags->end(), 0.0);
   }
   for (Kind& kind : kinds_) std::fill(kind.waits.begin(), kind.waits.end(), -1.0);
@@ -94,6 +94,7 @@ void LagTracker::Add(const GatheredOperation& operation) {
     sums_[i] += lag;
     seen_[i] += comparable ? 1 : 0;
     largest_[i] = std::max(largest_[i], lag);
+    least_[i] = std::min(least_[i], lag);
     if (!same_row) {
       rows_[i] += in_row_[i];
       in_row_[i] = lag;

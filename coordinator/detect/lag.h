@@ -21,6 +21,7 @@ class LagTracker {
         stops_(members),
         sums_(members),
         largest_(members),
+        least_(members),
         in_row_(members),
         rows_(members),
         seen_(members) {}
@@ -44,6 +45,9 @@ class LagTracker {
   }
   /// The member's largest lag in one operation of the window, in ns.
   double largest(uint32_t position) const { return largest_[position]; }
+  /// The member's least lag in one operation of the window, in ns: 0 or negative, how far it was
+  /// ahead of the usual member.
+  double least(uint32_t position) const { return least_[position]; }
   /// The sum over the rows of back-to-back operations of the largest lag in each row, in ns.
   double of_rows(uint32_t position) const { return rows_[position] + in_row_[position]; }
   /// The share of a lag that is present again in the next operation of the kind, 0 … 1.
@@ -68,6 +72,7 @@ class LagTracker {
   std::vector<uint64_t> stops_;  // by member, of the previous operation of any kind; 0: unknown
   std::vector<double> sums_;     // by member, in this window
   std::vector<double> largest_;  // by member, in this window
+  std::vector<double> least_;    // by member, in this window
   std::vector<double> in_row_;   // by member, the largest lag of the current row
   std::vector<double> rows_;     // by member, of the finished rows of this window
   std::vector<uint64_t> seen_;   // by member, operations of this window that were reported

@@ -11,8 +11,7 @@ constexpr uint32_t kOwnLearnEvery = 4;           // windows
 constexpr double kAlwaysFactor = 2;              // times the usual excess
 constexpr double kWindowIterations = 0.8;        // at least
 constexpr double kWaitForWholeIterations = 3.5;  // iterations, before a partial window ends
-constexpr double kInIterationMax = 1e6;
-constexpr double kWindowNsUnknown = 200e6;  // if the duration of an iteration is unknown
+constexpr double kWindowNsUnknown = 200e6;       // if the duration of an iteration is unknown
 constexpr double kShareOfLongest = 0.6;
 constexpr double kLongWindow = 2.5;          // times the usual length: excluded
 constexpr double kStallShare = 1.5;          // of a window: the member stalled and was not slow
@@ -37,11 +36,20 @@ constexpr double kDifferenceUpper = 1.81;
 Lateness::Lateness(uint32_t members, const DetectorOptions& options)
     : options_(options), anchor_(members), tracks_(members), lag_(members) {}
 
+Period& Lateness::PeriodOf(CollectiveKind kind) {
+  std::unique_ptr<Period>& period = periods_[static_cast<size_t>(kind)];
+  if (!period) period = std::make_unique<Period>();
+  return *period;
+}
+
 /// The least length of a window. If the duration of an iteration is unknown, the length is at least
-/// a few tenths of a second and a large share of the second longest window. A window then covers
-/// both the short and the long parts of the program.
-double Lateness::MinWindow(double iteration_ns) const {
+/// a few tenths of a second and either about a period of the program or, until that is known, a
+/// large share of the second longest window. A window then covers both the short and the long parts
+/// of the program.
+double Lateness::MinWindow(double iteration_ns) {
   if (iteration_ns > 0) return kWindowIterations * iteration_ns;
+  const double period_ns = PeriodOf(anchor_kind_).duration_ns();
+  if (period_ns > 0) return std::max(kWindowNsUnknown, kWindowIterations * period_ns);
   double longest = 0;
   double second = 0;
   for (const double wall : walls_.values()) {
@@ -54,6 +62,7 @@ double Lateness::MinWindow(double iteration_ns) const {
 void Lateness::Add(const GatheredOperation& operation, double iteration_ns,
                    const std::vector<bool>& excused, bool equal_work, RoleBaseline& baseline) {
   equal_work_ = equal_work;
+  PeriodOf(operation.kind).Add(operation, iteration_ns);
   // The time since the anchor, measured by the members with samples of both operations.
   scratch_.clear();
   for (size_t i = 0; i < anchor_.size() && scratch_.size() < 9; ++i) {
@@ -70,12 +79,15 @@ void Lateness::Add(const GatheredOperation& operation, double iteration_ns,
   }
   const double wall_ns = LowerMedian(std::span<double>(scratch_));
   const double least_ns = MinWindow(iteration_ns);
-  if (windows_ < kFirstWindows && least_ns > kLongerWindows * min_window_ns_) ResetTracks(least_ns);
+  const uint32_t period = PeriodOf(anchor_kind_).operations();
+  const bool longer = least_ns > kLongerWindows * min_window_ns_ || period > std::max(period_, 1U);
+  if (windows_ < kFirstWindows && longer) ResetTracks(least_ns, period);
   const bool ends = wall_ns >= least_ns;  // false also for operations that arrive out of order
-  const bool whole = ends && HoldsWholeIterations(operation, wall_ns, iteration_ns);
+  const bool whole = ends && HoldsWholeIterations(operation);
   const bool unequal = work_differs_ || (!equal_work_ && iteration_ns > 0);
   const bool comparable = whole || !unequal;
-  if (!ends || (!comparable && wall_ns < kWaitForWholeIterations * iteration_ns)) {
+  const bool waits = !whole && (unequal || period > 0);
+  if (!ends || (waits && wall_ns < kWaitForWholeIterations * std::max(iteration_ns, least_ns))) {
     if (IsSynchronous(operation.kind)) lag_.Add(operation);
     return;
   }
@@ -90,8 +102,9 @@ void Lateness::Add(const GatheredOperation& operation, double iteration_ns,
 
 /// Starts again: the windows so far covered only parts of the iteration and are not comparable with
 /// those to come.
-void Lateness::ResetTracks(double min_window_ns) {
+void Lateness::ResetTracks(double min_window_ns, uint32_t period) {
   min_window_ns_ = min_window_ns;
+  period_ = period;
   std::fill(tracks_.begin(), tracks_.end(), Track());
   own_past_.clear();
 }
@@ -103,18 +116,13 @@ void Lateness::MoveAnchor(const GatheredOperation& operation) {
   anchor_sequence_ = operation.sequence;
 }
 
-/// Whether the window holds complete iterations. If members have different work, only such windows
-/// have the same proportion of work to bytes.
-bool Lateness::HoldsWholeIterations(const GatheredOperation& operation, double wall_ns,
-                                    double iteration_ns) {
-  if (operation.kind != anchor_kind_ || operation.sequence <= anchor_sequence_ ||
-      iteration_ns <= 0) {
-    return false;
-  }
-  const auto operations = static_cast<double>(operation.sequence - anchor_sequence_);
-  const double estimate = std::min(operations * iteration_ns / wall_ns, kInIterationMax);
-  in_iteration_.Add(std::max(1U, static_cast<uint32_t>(std::lround(estimate))));
-  return (operation.sequence - anchor_sequence_) % std::max(1U, in_iteration_.Median()) == 0;
+/// Whether the window holds complete iterations. Other windows hold other parts of the program from
+/// time to time. If members have different work, only windows of complete iterations have the same
+/// proportion of work to bytes.
+bool Lateness::HoldsWholeIterations(const GatheredOperation& operation) {
+  const uint32_t period = PeriodOf(anchor_kind_).operations();
+  return period > 0 && operation.kind == anchor_kind_ && operation.sequence > anchor_sequence_ &&
+         (operation.sequence - anchor_sequence_) % period == 0;
 }
 
 void Lateness::ComputeOwnTimes(const GatheredOperation& operation,
@@ -274,6 +282,10 @@ void Lateness::RecordWindow(double wall_ns, double operations, RoleBaseline& bas
       const double once = (1 - carried) * rows + carried * largest;
       const double counted_again = std::clamp(lag_.sum(position_[i]) - once, 0.0, excess);
       excess = std::min(excess - counted_again, (1 - carried) * excess + carried * largest);
+    } else {
+      // Likewise, a member that is ahead is ahead in all of these operations.
+      const double least = lag_.least(position_[i]);
+      excess = std::max(excess, (1 - carried) * excess + carried * least);
     }
     const double share = excess / wall_ns;
     // From here on, own_ns_ has the excess.

@@ -1,12 +1,14 @@
 #pragma once
 
 #include <array>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "coordinator/detect/gather.h"
 #include "coordinator/detect/lag.h"
+#include "coordinator/detect/period.h"
 #include "coordinator/detect/robust.h"
 #include "coordinator/detect/track.h"
 
@@ -54,14 +56,14 @@ class Lateness {
   bool transfers_differ() const { return transfers_differ_; }
 
  private:
-  bool HoldsWholeIterations(const GatheredOperation& operation, double wall_ns,
-                            double iteration_ns);
+  Period& PeriodOf(CollectiveKind kind);
+  bool HoldsWholeIterations(const GatheredOperation& operation);
   void AddWindow(const GatheredOperation& operation, double wall_ns,
                  const std::vector<bool>& excused, RoleBaseline& baseline);
   void ComputeOwnTimes(const GatheredOperation& operation, const std::vector<bool>& excused);
-  void ResetTracks(double min_window_ns);
+  void ResetTracks(double min_window_ns, uint32_t period);
   void MoveAnchor(const GatheredOperation& operation);
-  double MinWindow(double iteration_ns) const;
+  double MinWindow(double iteration_ns);
   bool UpdateTransfersDiffer();
   void SubtractWork(RoleBaseline& baseline);
   std::optional<double> ReferenceShift();
@@ -74,7 +76,8 @@ class Lateness {
   std::vector<Sample> anchor_;  // the operation at which the window began
   CollectiveKind anchor_kind_ = CollectiveKind::kOther;
   uint64_t anchor_sequence_ = 0;
-  Recent<uint32_t, 16> in_iteration_;         // estimates of the kind's operations per iteration
+  std::array<std::unique_ptr<Period>, kCollectiveKinds> periods_;  // of kinds with operations
+  uint32_t period_ = 0;                       // of the anchor's kind, when the tracks began
   bool work_differs_ = false;                 // the members move different numbers of bytes
   std::vector<double> usual_bytes_;           // by position, in windows of pairwise transfers
   std::vector<Recent<double, 32>> own_past_;  // per operation; only of pairs and triples

@@ -50,9 +50,11 @@ constexpr size_t kKindShare = 64;     // one rank in this many may be similar by
 constexpr size_t kFewOthers = 6;      // fewer have no quantiles
 /// With fewer other ranks than this, the usual spread of lasting differences between healthy ranks
 /// does not show. A rank that was always late then counts as a straggler only from the excess
-/// kFewAlwaysMin on: it may only be of a slower kind.
+/// kFewAlwaysMin or from kFewAlwaysZ standard deviations on: it may only be of a slower kind.
 constexpr size_t kFewAlways = 24;
 constexpr double kFewAlwaysMin = 0.06;
+constexpr double kFewAlwaysZ = 7;
+constexpr double kLastingDeviation = 1.4826 * kLastingSpreadUsual;
 constexpr double kShiftMin = 0.0015;                // least spread of members' changes
 constexpr double kLongShiftMin = 0.0007;            // likewise, of long-lasting changes
 constexpr double kUpperToMedian = 0.6745 / 1.2816;  // median of |normal| over its 80th percentile
@@ -103,6 +105,14 @@ bool WasAlwaysLate(const Track& track, double excess) {
 
 }  // namespace
 
+bool IsFarBehind(double excess, std::span<const double> others, double few) {
+  if (few > 1) return excess >= kFewAlwaysMin;
+  double squares = kLastingSpreadWeight * kLastingDeviation * kLastingDeviation;
+  for (const double other : others) squares += other * other;
+  const double weight = static_cast<double>(others.size()) + kLastingSpreadWeight;
+  return excess > kFewAlwaysZ * std::sqrt(squares / weight);
+}
+
 double LastingSpread(std::span<double> excesses) {
   const auto members = static_cast<double>(excesses.size());
   double shown = LowerMedian(excesses);
@@ -141,16 +151,20 @@ std::optional<FrequentStalls> FindFrequentStalls(const Track& track, std::span<c
     const uint64_t windows = std::min(track.windows(), WindowHistory::kCapacity);
     const auto others =
         static_cast<double>(baseline.very_late[level] - std::min(baseline.very_late[level], own));
-    const double p =
-        std::max((others + kVeryLateUnseen) / static_cast<double>(baseline.windows - windows + 1),
-                 StallRate(members, track, level));
+    const double p_role =
+        (others + kVeryLateUnseen) / static_cast<double>(baseline.windows - windows + 1);
+    // Stalls come in bursts: two of them count as one independent event.
+    const auto exceeds = [&](double p, uint32_t very_late, uint32_t examined) {
+      return very_late >= kVeryLateTimes * p * examined &&
+             BinomialTail(very_late / kStallsPerBurst, examined / kStallsPerBurst, p) < p_max;
+    };
     for (const uint32_t width : kVeryLateWidths) {
       const uint32_t very_late = track.very_late_count(level, width);
       const uint32_t examined = std::min(width, track.windows());
-      if (very_late < kVeryLateMin || very_late < kVeryLateTimes * p * examined) continue;
-      if (very_late > kStallsAtMost * examined) continue;
-      // Stalls come in bursts: two of them count as one independent event.
-      if (BinomialTail(very_late / kStallsPerBurst, examined / kStallsPerBurst, p) < p_max) {
+      if (very_late < kVeryLateMin || very_late > kStallsAtMost * examined) continue;
+      // Few members exceed the rate of their role. Only for these, all members are examined.
+      if (!exceeds(p_role, very_late, examined)) continue;
+      if (exceeds(std::max(p_role, StallRate(members, track, level)), very_late, examined)) {
         return FrequentStalls{.very_late = very_late,
                               .windows = examined,
                               .all_very_late = baseline.very_late[level]};
@@ -158,6 +172,11 @@ std::optional<FrequentStalls> FindFrequentStalls(const Track& track, std::span<c
     }
   }
   return std::nullopt;
+}
+
+bool IsSharedDrift(const Track& track, std::span<const Track> members) {
+  return track.knows_past() && track.usual() >= kSimilarShare * track.excess() &&
+         IsSharedChange(track, members);
 }
 
 bool IsSharedChange(const Track& track, std::span<const Track> members) {
@@ -328,9 +347,9 @@ const std::vector<SlownessDetector::LastingExcess>& SlownessDetector::LastingExc
 /// of their own, for example with older GPUs. `few`: a factor on the spread of small communicators.
 bool SlownessDetector::IsLaterThanPeers(const Track& track, uint32_t rank,
                                         const std::vector<LastingExcess>& lasting,
-                                        const RoleBaseline& baseline, double few, double& z) const {
+                                        const RoleBaseline& baseline, double few, bool always,
+                                        double& z) const {
   const double excess = track.excess();
-  const bool always = WasAlwaysLate(track, excess);
   std::vector<double> others;
   std::set<uint32_t> similar;
   for (const LastingExcess& other : lasting) {
@@ -343,7 +362,7 @@ bool SlownessDetector::IsLaterThanPeers(const Track& track, uint32_t rank,
   // A rank that was not always late has changed. The change must exceed noise that lasts for a
   // while.
   if (!always) return !track.knows_past() || ChangeZ(track, baseline) > options_.z_min;
-  if (others.size() < kFewAlways && excess < kFewAlwaysMin) return false;
+  if (others.size() < kFewAlways && !IsFarBehind(excess, others, few)) return false;
   return similar.size() <= others.size() / kKindShare;
 }
 
@@ -405,14 +424,16 @@ std::optional<Verdict> SlownessDetector::JudgeMember(Index comm, uint32_t positi
     const bool confirmed = count_of_twice >= 2 * options_.windows_late;
     return z > doubt * (confirmed ? z_min : kImmediateFactor * z_min);
   };
-  const bool is_late =
-      late && IsLaterThanPeers(track, rank, LastingExcesses(of, table), baseline, few, late_z) &&
-      !(ring && WasAlwaysLate(track, track.excess())) &&
-      enough(late_z, options_.z_min, track.late_count(2 * options_.windows));
+  const bool drift = IsSharedDrift(track, lateness.tracks());
+  const bool always = WasAlwaysLate(track, track.excess());
+  const bool is_late = late && !(ring && always) &&
+                       IsLaterThanPeers(track, rank, LastingExcesses(of, table), baseline, few,
+                                        always || drift, late_z) &&
+                       enough(late_z, options_.z_min, track.late_count(2 * options_.windows));
   const double slower_z = slower ? ChangeZ(track, baseline) : 0;
   const double small_z = small ? LongChangeZ(track, baseline) : 0;
   const bool is_slower =
-      enough(slower_z, options_.slower_z_min, track.slower_count(2 * options_.windows)) &&
+      !drift && enough(slower_z, options_.slower_z_min, track.slower_count(2 * options_.windows)) &&
       (equal_work || ring || !IsSharedChange(track, lateness.tracks()));
   const bool is_small = small_z > doubt * options_.small_z_min;
   const bool lasts = is_late || is_slower || is_small;

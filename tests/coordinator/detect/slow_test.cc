@@ -400,6 +400,18 @@ TEST(LatenessTest, ALagInOverlappingOperationsCountsOnce) {
   EXPECT_LT(job.excess(3), 0.06) << "the sum over the buckets is 20 %";
 }
 
+TEST(LatenessTest, ALeadInOverlappingOperationsCountsOnce) {
+  // One rank of eight is 4 % faster. Counted in every bucket, its lead would seem to be noise.
+  Overlapping job(8, 10);
+  for (int i = 0; i < 60; ++i) {
+    std::vector<double> own_ms(8, 990 + i * 7 % 5);
+    own_ms[3] *= 0.96;
+    job.Iterate(own_ms);
+  }
+  EXPECT_LT(job.excess(3), -0.02);
+  EXPECT_GT(job.excess(3), -0.06);
+}
+
 TEST(LatenessTest, ALagCountsOnceDespiteStallsOfAllRanks) {
   // Rank 3 lags in every bucket. All ranks stall in turn, for 280 ms each.
   Overlapping job(8, 10);
@@ -620,6 +632,31 @@ TEST(SlownessTest, AChangeOfTwoMembersIsShared) {
     const std::array<Track, 2> members = {*slower, *member};
     EXPECT_EQ(IsSharedChange(members[0], members), other >= 0.03) << other;
   }
+}
+
+TEST(SlownessTest, ASharedChangeOfRanksThatWereLateBeforeIsADrift) {
+  for (const double before : {0.0, 0.05}) {
+    for (const double other : {0.0, 0.04}) {
+      TrackOf slower;
+      TrackOf member;
+      slower.Add(40, before).Add(20, before + 0.04);
+      member.Add(40, before).Add(20, before + other);
+      const std::array<Track, 2> members = {*slower, *member};
+      EXPECT_EQ(IsSharedDrift(members[0], members), before > 0 && other > 0) << before << other;
+    }
+  }
+}
+
+TEST(SlownessTest, AmongFewOthersTheirStandardDeviationCounts) {
+  const std::array<double, 7> alike = {-0.003, 0.002, 0.004, -0.008, 0.001, 0.006, 0.002};
+  std::array<double, 7> wide = alike;
+  for (double& excess : wide) excess *= 5;
+  EXPECT_TRUE(IsFarBehind(0.05, alike, 1));
+  EXPECT_FALSE(IsFarBehind(0.03, alike, 1));
+  EXPECT_FALSE(IsFarBehind(0.05, wide, 1)) << "these GPUs differ by 2 %";
+  EXPECT_FALSE(IsFarBehind(0.05, alike, std::sqrt(2.0))) << "of pairs, the excess must be larger";
+  EXPECT_TRUE(IsFarBehind(0.07, alike, std::sqrt(2.0)));
+  EXPECT_FALSE(IsFarBehind(0.03, {}, 1)) << "without others the usual deviation counts";
 }
 
 TEST(SlownessTest, FrequentStallsExceedTheRateOfTheSameCommunicator) {
