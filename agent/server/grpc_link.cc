@@ -223,11 +223,16 @@ void GrpcCoordinatorLink::SearchLoop() {
       seen = seen_;
     }
     const size_t current = coordinators_->current();
+    // A relay, or the coordinator behind it, may be stopped. Only a relay that answers nothing is
+    // left for another way to the same leader.
+    grpc::ClientContext asked;
+    const bool answers = AskWhetherItLeads(current, &asked).has_value();
     for (size_t other = 0; other < coordinators_->size(); ++other) {
       if (other == current) continue;
       grpc::ClientContext context;
       const std::optional<Leading> leading = AskWhetherItLeads(other, &context);
-      if (!leading || leading->life != seen.life || leading->epoch <= seen.epoch) continue;
+      if (!leading || leading->life != seen.life || leading->epoch < seen.epoch) continue;
+      if (leading->epoch == seen.epoch && answers) continue;
       Log(LogLevel::kWarn, "CoordinatorSilent",
           {Kv("coordinator", coordinators_->address(current)),
            Kv("leader", coordinators_->address(other))});
