@@ -9,7 +9,14 @@ namespace holdfast::coord {
 
 /// What a caller of a gRPC service is to the cluster. A caller may have several roles. The numbers
 /// are bits of a RoleSet.
-enum class Role : uint8_t { kViewer = 1, kOperator = 2, kRunner = 4, kAgent = 8, kUser = 16, kRelay = 32 };
+enum class Role : uint8_t {
+  kViewer = 1,
+  kOperator = 2,
+  kRunner = 4,
+  kAgent = 8,
+  kUser = 16,
+  kRelay = 32
+};
 
 /// A set of roles: the sum of their bits.
 using RoleSet = uint8_t;

@@ -248,8 +248,8 @@ Result<SpiffeName> ParseSpiffeName(std::string_view uri) {
   SpiffeName name;
   const auto bad = [uri] {
     return Fail(InvalidArgumentError(fmt::format(
-        "'{}' is not of the form spiffe://CLUSTER/ROLE/NAME with the role viewer, operator, runner, "
-        "agent or relay",
+        "'{}' is not of the form spiffe://CLUSTER/ROLE/NAME with the role viewer, operator, runner"
+        ", agent or relay",
         uri)));
   };
   const auto parts = certificates::SplitSpiffeUri(uri);

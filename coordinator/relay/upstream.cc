@@ -211,7 +211,7 @@ Clock::Duration Upstream::absent_for() {
   return session_ != 0 ? Clock::Duration::zero() : clock_.Now() - absent_since_;
 }
 
-void Upstream::AwaitLeading(Told answer) {
+void Upstream::AwaitLeading(LeadingAnswer answer) {
   std::optional<Leading> leading;
   {
     MutexLock lock(mutex_);

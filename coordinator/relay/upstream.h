@@ -52,7 +52,7 @@ class Upstream {
  public:
   /// Gets the answer of the coordinator, or null: the outcome is not known.
   using Answered = std::function<void(const coordinator::RelayAnswer*, int64_t wall_nanos)>;
-  using Told = std::function<void(const std::optional<Leading>&)>;
+  using LeadingAnswer = std::function<void(const std::optional<Leading>&)>;
 
   Upstream(UpstreamOptions options, std::unique_ptr<LeaderChannel> coordinators,
            const Clock& clock);
@@ -68,7 +68,7 @@ class Upstream {
   /// Sends a message and calls `answered` once, possibly at once.
   void Call(coordinator::RelayItem item, Answered answered);
   /// Calls `answer` with the leader once a session is open, and with nothing after a while.
-  void AwaitLeading(Told answer);
+  void AwaitLeading(LeadingAnswer answer);
   std::optional<Leading> leading();
   /// Returns how long there has been no session; zero while there is one.
   Clock::Duration absent_for();
@@ -83,7 +83,7 @@ class Upstream {
   };
   struct Waiter {
     Clock::TimePoint until;
-    Told answer;
+    LeadingAnswer answer;
   };
 
   void SessionLoop();

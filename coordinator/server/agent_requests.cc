@@ -37,13 +37,15 @@ std::optional<GpuFailed> GpuFailedOf(const pb::ObserveRequest& request,
 }
 }  // namespace
 
-Status AgentRequests::Attach(const pb::AttachRequest& request, const MakeSink& sink) {
+Status AgentRequests::Attach(const pb::AttachRequest& request, const std::string& relay,
+                             const MakeSink& sink) {
   auto event = ReadAttach(request, cluster_);
   if (!event) return event.error();
   event->attach = applier_.NextId();
   Log(LogLevel::kInfo, "NodeAttaching",
       {Kv("node", event->node), Kv("agent_start", event->agent_start),
-       Kv("replicas", event->replicas.size()), Kv("data_address", event->data_address)});
+       Kv("replicas", event->replicas.size()), Kv("data_address", event->data_address),
+       Kv("relay", relay)});
   auto made = sink(event->attach);
   applier_.Attach(*std::move(event), std::move(made));
   return Status::Ok();

@@ -22,7 +22,9 @@ class AgentRequests {
 
   /// Attaches a node. `sink` makes the sink of its directives for the number of the stream.
   using MakeSink = std::function<std::shared_ptr<DirectiveSink>(AttachId)>;
-  Status Attach(const coordinator::AttachRequest& request, const MakeSink& sink);
+  /// `relay`: its address, if the agent attaches through one.
+  Status Attach(const coordinator::AttachRequest& request, const std::string& relay,
+                const MakeSink& sink);
   void Detach(const std::string& node, AttachId attach);
 
   /// What a relay adds to a report.

@@ -37,8 +37,8 @@ void BindServer(CoordinatorConfig& config, ConfigSchema& schema) {
              "etcd://HOST:PORT,HOST:PORT,HOST:PORT, which any number of coordinators share: one "
              "leads, the others stand by.");
   schema.Add("advertise", &config.advertise,
-             "With etcd, and of a relay: where agents and operators reach this coordinator, as in their list of "
-             "coordinators. Empty: listen.");
+             "With etcd, and of a relay: where agents and operators reach this process, as in "
+             "their list of coordinators. Empty: listen.");
   schema.Add("node_lease_ms", &config.node_lease_ms,
              "A node that sends no message for this long counts as lost.", 200, 600'000);
   schema.Add("log_level", &config.log_level, "debug, info, warn or error.");

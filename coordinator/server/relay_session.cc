@@ -110,7 +110,7 @@ Status RelaySession::Forward(const pb::ForwardRequest& batch) {
 }
 
 void RelaySession::Attach(uint32_t link, const pb::AttachRequest& request) {
-  const Status attached = agents_.Attach(request, [&](AttachId attach) {
+  const Status attached = agents_.Attach(request, owner_.relay, [&](AttachId attach) {
     MutexLock lock(mutex_);
     links_[link] = {request.node(), attach, {}};
     nodes_[request.node()] = link;
@@ -278,8 +278,8 @@ void RelaySession::EndLink(uint32_t link, const Status& why) {
 }
 
 bool RelaySession::HasWork() const {
-  return !waiting_.empty() || !welcome_.links().empty() || collected_.done_size() > 0 || collected_.answers_size() > 0 ||
-         collected_.ends_size() > 0 || collected_.session() != 0;
+  return !waiting_.empty() || !welcome_.links().empty() || collected_.done_size() > 0 ||
+         collected_.answers_size() > 0 || collected_.ends_size() > 0 || collected_.session() != 0;
 }
 
 pb::RelayDown RelaySession::TakeMessage() {
@@ -338,13 +338,16 @@ void RelaySession::Close(const Status& why) {
 
 void RelaySession::OnWriteDone(bool ok) {
   bool more = false;
+  bool close = false;
   {
     MutexLock lock(mutex_);
     writing_ = false;
     if (!ok) closing_ = true;
-    more = closing_ || HasWork();
+    close = closing_;
+    more = HasWork();
   }
-  if (!ok) return Flush();
+  // The service no longer knows a session whose relay has disconnected.
+  if (close) return Flush();
   if (more) dirty_();
 }
 

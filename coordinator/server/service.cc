@@ -56,7 +56,7 @@ grpc::ServerWriteReactor<pb::Directive>* CoordinatorService::Attach(
   std::shared_ptr<DirectiveStream> stream;
   Status status = CheckOwnNode(*context, request->node());
   if (status.ok()) {
-    status = agents_.Attach(*request, [&](AttachId attach) {
+    status = agents_.Attach(*request, "", [&](AttachId attach) {
       stream = DirectiveStream::Make(
           [this, node = request->node(), attach] { agents_.Detach(node, attach); });
       return std::make_shared<AgentSink>(stream);

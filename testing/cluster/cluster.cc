@@ -207,6 +207,15 @@ Status Cluster::Start() {
     HOLDFAST_RETURN_IF_ERROR(StartCoordinator("", i));
   }
   for (int i = 0; i < options_.relays; ++i) HOLDFAST_RETURN_IF_ERROR(StartRelay(i));
+  // Otherwise agents would go on to the next address at once.
+  for (int i = 0; i < options_.relays; ++i) {
+    const bool connected = WaitUntil(
+        [&] { return ReadAll(RelayLog(i)).find("CoordinatorAttached") != std::string::npos; },
+        kStartTimeout);
+    if (!connected) {
+      return UnavailableError("a relay did not start:\n" + ReadAll(RelayLog(i)));
+    }
+  }
   for (int node = 0; node < nodes(); ++node) HOLDFAST_RETURN_IF_ERROR(StartAgent(node));
   for (int node = 0; node < nodes(); ++node) HOLDFAST_RETURN_IF_ERROR(AwaitAgent(node));
   if (!options_.injectors) return Status::Ok();

@@ -84,7 +84,9 @@ class Cluster {
   std::string EndpointOf(int coordinator) const;
   /// Returns the address of one relay.
   std::string RelayEndpoint(int relay) const;
-  std::string RelayLog(int relay) const { return root() + "/relay" + std::to_string(relay) + ".log"; }
+  std::string RelayLog(int relay) const {
+    return root() + "/relay" + std::to_string(relay) + ".log";
+  }
   /// Returns what the agent of a node has as `coordinator`.
   std::string EndpointsOfAgent(int node) const;
   const std::string& root() const { return options_.root; }
