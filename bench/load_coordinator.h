@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/endpoint.h"
 #include "base/status.h"
@@ -21,14 +22,22 @@ class LoadCoordinator {
   Status Start();
   /// Ends the process with SIGKILL, as a machine that loses power would.
   void Kill() { process_.Kill(); }
+  /// Starts this many relays of the coordinator, and waits until they listen.
+  Status StartRelays(uint32_t count);
+  /// Returns where the agents connect: the relays, or the coordinator if there are none.
+  std::vector<Endpoint> agent_endpoints() const;
+  std::vector<pid_t> relay_pids() const;
   Endpoint endpoint() const;
   pid_t pid() const { return process_.pid(); }
   std::string log_path() const { return dir_ + "/coordinator.log"; }
 
  private:
+  Endpoint RelayEndpoint(size_t relay) const;
+
   const std::string dir_;
   const uint64_t keep_last_;
   local::Process process_;
+  std::vector<local::Process> relays_;
 };
 
 }  // namespace holdfast::bench

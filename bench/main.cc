@@ -52,6 +52,8 @@ const std::vector<Bench>& All() {
        true},
       {"commit_16384", "2,048 simulated agents with 8 ranks each ÷ the goals", RunCommit16384,
        false, true},
+      {"commit_98352", "12,294 simulated agents behind 9 relays ÷ the goals at 2,048 agents",
+       RunCommit98352, false, true},
       {"attach_2048", "2,048 agents attach again to a restarted coordinator ÷ the goal",
        RunAttach2048, false, true},
 #ifdef HOLDFAST_BENCH_GPU

@@ -14,7 +14,8 @@
 #include "bench/process_usage.h"
 #include "bench/simulated_nodes.h"
 
-// holdfast-scale-bench --name ROW [--nodes N] [--ranks R] [--versions V] [--attach] [--dir DIR]
+// holdfast-scale-bench --name ROW [--nodes N] [--ranks R] [--relays R] [--versions V]
+//                      [--interval S] [--attach] [--dir DIR]
 //
 // Simulated agents with real gRPC streams against a real coordinator process. The agents share the
 // machine's cores with the coordinator, so the figures are upper bounds. The reference of each
@@ -36,7 +37,9 @@ constexpr uint64_t kWarmUp = 4;  // after these, disk has three versions
 struct Options {
   std::string name = "commit";
   LoadOptions load;
+  uint32_t relays = 0;
   uint64_t versions = 60;
+  double interval = 1;  // seconds from one version to the next
   double seconds = 10;  // of the measurements of heartbeats and telemetry
   double telemetry_per_second = 10;
   bool attach = false;
@@ -95,6 +98,7 @@ Status MeasureCommits(const Options& options, SimulatedNodes& nodes, pid_t pid,
   std::vector<double> decided;
   std::vector<double> announced;
   HOLDFAST_RETURN_IF_ERROR(WarmUp(nodes));
+  const auto start = SteadyClock::now();
   HOLDFAST_ASSIGN_OR_RETURN(
       const double cores, CoresOf(pid, [&]() -> Status {
         auto due = SteadyClock::now();
@@ -103,11 +107,12 @@ Status MeasureCommits(const Options& options, SimulatedNodes& nodes, pid_t pid,
           whole.push_back(times.whole);
           decided.push_back(std::max(0.0, times.decided));
           announced.push_back(times.announced);
-          due += std::chrono::seconds(1);
+          due += std::chrono::milliseconds(static_cast<int64_t>(1000 * options.interval));
           std::this_thread::sleep_until(due);
         }
         return Status::Ok();
       }));
+  const double seconds = SecondsSince(start) / static_cast<double>(options.versions);
   HOLDFAST_ASSIGN_OR_RETURN(const ProcessUsage full, UsageOf(pid));
   const double kib_per_rank =
       static_cast<double>(full.resident_bytes -
@@ -121,7 +126,8 @@ Status MeasureCommits(const Options& options, SimulatedNodes& nodes, pid_t pid,
       fmt::format("the last report sent until an agent has the commit; all have it after {:.0f} ms",
                   Quantile(announced, 0.5)));
   Print(options.name + "_cores", cores, kCores, "cores",
-        "of the coordinator at one version per second, with heartbeats");
+        fmt::format("of the coordinator at one version in {:g} s, with heartbeats",
+                    std::max(options.interval, seconds)));
   Print(options.name + "_memory", kib_per_rank, kRankKib, "KiB",
         fmt::format("per rank with three versions on disk; {:.0f} MiB in all, {} threads",
                     static_cast<double>(full.resident_bytes) / kKib / kKib, full.threads));
@@ -165,8 +171,9 @@ Status MeasureAttach(const Options& options, SimulatedNodes& nodes, LoadCoordina
 Status Measure(const Options& options) {
   LoadCoordinator coordinator(options.dir);
   HOLDFAST_RETURN_IF_ERROR(coordinator.Start());
+  HOLDFAST_RETURN_IF_ERROR(coordinator.StartRelays(options.relays));
   HOLDFAST_ASSIGN_OR_RETURN(const ProcessUsage empty, UsageOf(coordinator.pid()));
-  SimulatedNodes nodes(coordinator.endpoint(), options.load);
+  SimulatedNodes nodes(coordinator.agent_endpoints(), options.load);
   HOLDFAST_RETURN_IF_ERROR(nodes.AwaitAttached());
   HOLDFAST_RETURN_IF_ERROR(nodes.Join());
   if (options.attach) {
@@ -179,6 +186,7 @@ Status Measure(const Options& options) {
 
 int Main(int argc, char** argv) {
   Options options;
+  int64_t patience = options.load.patience.count();
   CLI::App app("Loads a real coordinator with simulated agents.");
   app.add_option("--name", options.name, "name of the rows")->capture_default_str();
   app.add_option("--nodes", options.load.nodes, "simulated agents")
@@ -187,7 +195,16 @@ int Main(int argc, char** argv) {
   app.add_option("--ranks", options.load.ranks_per_node, "ranks of each agent")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
-  app.add_option("--versions", options.versions, "measured versions, one each second")
+  app.add_option("--relays", options.relays, "relays that the agents are distributed over")
+      ->check(CLI::Range(0, 64))
+      ->capture_default_str();
+  app.add_option("--interval", options.interval, "seconds from one version to the next")
+      ->check(CLI::Range(0.1, 3600.0))
+      ->capture_default_str();
+  app.add_option("--patience", patience, "seconds that each step may take")
+      ->check(CLI::Range(1, 3600))
+      ->capture_default_str();
+  app.add_option("--versions", options.versions, "measured versions, one in each interval")
       ->check(CLI::Range(1, 100'000))
       ->capture_default_str();
   app.add_option("--seconds", options.seconds, "time of each measurement without commits")
@@ -201,6 +218,7 @@ int Main(int argc, char** argv) {
   app.add_option("--dir", options.dir, "empty folder for the coordinator, with a short path")
       ->required();
   CLI11_PARSE(app, argc, argv);
+  options.load.patience = std::chrono::seconds(patience);
   RaiseDescriptorLimit();
   ConfigureLog("scale", LogLevel::kWarn);
   std::filesystem::create_directories(options.dir);

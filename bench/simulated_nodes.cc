@@ -12,12 +12,12 @@ double Millis(SteadyClock::duration time) {
 }
 }  // namespace
 
-SimulatedNodes::SimulatedNodes(const Endpoint& endpoint, const LoadOptions& options)
+SimulatedNodes::SimulatedNodes(const std::vector<Endpoint>& endpoints, const LoadOptions& options)
     : options_(options) {
   agents_.reserve(options_.nodes);
   LoadObserver& observer = *this;
   for (uint32_t node = 0; node < options_.nodes; ++node) {
-    agents_.push_back(std::make_unique<SimulatedAgent>(endpoint, node,
+    agents_.push_back(std::make_unique<SimulatedAgent>(endpoints[node % endpoints.size()], node,
                                                        node * options_.ranks_per_node,
                                                        options_.ranks_per_node, world(), observer));
   }

@@ -30,7 +30,8 @@ struct CommitTimes {
 /// Thread-compatible.
 class SimulatedNodes : private LoadObserver {
  public:
-  SimulatedNodes(const Endpoint& endpoint, const LoadOptions& options);
+  /// The agents are distributed evenly over the endpoints.
+  SimulatedNodes(const std::vector<Endpoint>& endpoints, const LoadOptions& options);
   ~SimulatedNodes() override;
   SimulatedNodes(const SimulatedNodes&) = delete;
   SimulatedNodes& operator=(const SimulatedNodes&) = delete;

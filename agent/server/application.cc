@@ -237,7 +237,8 @@ Status AgentApplication::Open() {
   // Refuse a bad configuration before changing anything.
   HOLDFAST_RETURN_IF_ERROR(config_.CheckStart());
   HOLDFAST_ASSIGN_OR_RETURN(auto coordinators,
-                            coord::LeaderChannel::Make(config_.coordinator, config_.tls));
+                            coord::LeaderChannel::Make(config_.coordinator, config_.tls,
+                                                       coord::ServerRole::kCoordinatorOrRelay));
   HOLDFAST_ASSIGN_OR_RETURN(const auto group, FindFileGroup(config_.files_group));
   file_owners_ = std::make_unique<FileOwners>(owners_, group);
   HOLDFAST_RETURN_IF_ERROR(MakeRunDir(config_.run_dir));

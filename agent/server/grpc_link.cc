@@ -28,9 +28,11 @@ constexpr uint32_t kStartNew = 1;
 constexpr uint32_t kStartReturn = 2;
 constexpr std::chrono::milliseconds kSilentStream(50);
 // With several coordinators: a coordinator that is silent for kSearchAfterMs may be replaced.
-constexpr int64_t kSearchAfterMs = 1'000;
+constexpr int64_t kSearchAfterMs = 700;
 constexpr int64_t kSearchPauseMs = 250;
 constexpr int64_t kSearchTimeoutMs = 1'000;
+// A server that takes longer for an answer from memory is stopped, or as good as that.
+constexpr int64_t kAliveTimeoutMs = 300;
 constexpr int64_t kSearchMaxMs = 400;
 constexpr size_t kStrangerRounds = 10;
 
@@ -177,11 +179,11 @@ void GrpcCoordinatorLink::AttachLoop() {
 }
 
 std::optional<GrpcCoordinatorLink::Leading> GrpcCoordinatorLink::AskWhetherItLeads(
-    size_t coordinator, grpc::ClientContext* context) {
+    size_t coordinator, grpc::ClientContext* context, int64_t timeout_ms) {
   pb::GetStatusRequest request;
   request.set_job("-");  // only the epoch is needed, no job's status
   pb::GetStatusReply reply;
-  context->set_deadline(After(kSearchTimeoutMs));
+  context->set_deadline(After(timeout_ms));
   if (!BeginCall(context)) return std::nullopt;
   const grpc::Status sent = coordinators_->stub(coordinator).GetStatus(context, request, &reply);
   EndCall(context);
@@ -193,7 +195,7 @@ Status GrpcCoordinatorLink::FindLeader() {
   const size_t asked = coordinators_->current();
   const std::string& address = coordinators_->address(asked);
   grpc::ClientContext context;
-  const std::optional<Leading> leading = AskWhetherItLeads(asked, &context);
+  const std::optional<Leading> leading = AskWhetherItLeads(asked, &context, kSearchTimeoutMs);
   LifeId life;
   {
     MutexLock lock(mutex_);
@@ -223,11 +225,16 @@ void GrpcCoordinatorLink::SearchLoop() {
       seen = seen_;
     }
     const size_t current = coordinators_->current();
+    // A relay, or the coordinator behind it, may be stopped. Only a relay that answers nothing is
+    // left for another way to the same leader.
+    grpc::ClientContext asked;
+    const bool answers = AskWhetherItLeads(current, &asked, kAliveTimeoutMs).has_value();
     for (size_t other = 0; other < coordinators_->size(); ++other) {
       if (other == current) continue;
       grpc::ClientContext context;
-      const std::optional<Leading> leading = AskWhetherItLeads(other, &context);
-      if (!leading || leading->life != seen.life || leading->epoch <= seen.epoch) continue;
+      const std::optional<Leading> leading = AskWhetherItLeads(other, &context, kSearchTimeoutMs);
+      if (!leading || leading->life != seen.life || leading->epoch < seen.epoch) continue;
+      if (leading->epoch == seen.epoch && answers) continue;
       Log(LogLevel::kWarn, "CoordinatorSilent",
           {Kv("coordinator", coordinators_->address(current)),
            Kv("leader", coordinators_->address(other))});

@@ -115,14 +115,16 @@ class GrpcCoordinatorLink final : public CoordinatorLink {
   Status AttachOnce();
   /// Ok: the current coordinator leads. Otherwise goes on to another one.
   Status FindLeader();
-  /// While a call to the current coordinator is silent, searches the others for a new leader.
+  /// While a call to the current coordinator is silent, searches the others for a new leader. When
+  /// the current one is a relay that does not answer at all, any way to the leader will do.
   void SearchLoop();
   struct Leading {
     LifeId life;
     Epoch epoch;
   };
   /// Returns the life and epoch of a coordinator, if it leads.
-  std::optional<Leading> AskWhetherItLeads(size_t coordinator, grpc::ClientContext* context);
+  std::optional<Leading> AskWhetherItLeads(size_t coordinator, grpc::ClientContext* context,
+                                           int64_t timeout_ms);
   /// Goes on to another coordinator, and ends all calls to the current one.
   void Switch(size_t coordinator);
   /// Records the life and epoch of a directive. Returns false for an older epoch.

@@ -59,9 +59,9 @@ class ClusterCommand : public Command {
         ->check(NameCheck("operator"))
         ->capture_default_str();
     issue_ = command->add_subcommand("issue", "Issue one certificate with the authority's key");
-    issue_->add_option("--role", role_, "coordinator, agent, operator, runner or viewer")
+    issue_->add_option("--role", role_, "coordinator, relay, agent, operator, runner or viewer")
         ->required()
-        ->check(CLI::IsMember({"coordinator", "agent", "operator", "runner", "viewer"})
+        ->check(CLI::IsMember({"coordinator", "relay", "agent", "operator", "runner", "viewer"})
                     .description(""));
     issue_->add_option("--name", name_, "Name of the machine or person")
         ->required()

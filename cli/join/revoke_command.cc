@@ -21,9 +21,9 @@ class RevokeCommand : public Command {
   CLI::App* AddTo(CLI::App& app) override {
     CLI::App* command = app.add_subcommand("revoke", "Refuse the certificates of a name");
     command->footer(kRevokeFooter);
-    command->add_option("ROLE", role_, "agent, operator, runner or viewer")
+    command->add_option("ROLE", role_, "agent, relay, operator, runner or viewer")
         ->required()
-        ->check(CLI::IsMember({"agent", "operator", "runner", "viewer"}).description(""));
+        ->check(CLI::IsMember({"agent", "relay", "operator", "runner", "viewer"}).description(""));
     command->add_option("NAME", name_, "The name, as in `holdfast certificates`")
         ->required()
         ->check(NameCheck("name"));

@@ -8,25 +8,30 @@ namespace holdfast::coord {
 namespace {
 constexpr std::string_view kCoordinator = "Coordinator";
 constexpr std::string_view kCertificates = "Certificates";
+constexpr std::string_view kRelays = "Relays";
 constexpr std::string_view kAgent = "Agent";
 constexpr std::string_view kFaults = "FaultInjector";
 
 constexpr RoleSet kReaders = Role::kViewer | Role::kOperator | Role::kRunner;
-// Agents ask for the epoch, to find the coordinator that leads, and see only names of jobs.
-constexpr RoleSet kReadersAndAgents = kReaders | Only(Role::kAgent);
+// Agents and relays ask for the epoch, to find the coordinator that leads, and see only names of
+// jobs.
+constexpr RoleSet kReadersAndAgents = kReaders | Role::kAgent | Role::kRelay;
 constexpr RoleSet kRunners = Only(Role::kRunner);
 constexpr RoleSet kOperators = Only(Role::kOperator);
 constexpr RoleSet kAgents = Only(Role::kAgent);
+// A relay passes these calls on for the agents that are attached through it.
+constexpr RoleSet kAgentsAndRelays = Role::kAgent | Role::kRelay;
+constexpr RoleSet kRelayOnly = Only(Role::kRelay);
 
 constexpr AccessRule kRules[] = {
     {kCoordinator, "Attach", kAgents},
     {kCoordinator, "Report", kAgents},
-    {kCoordinator, "Join", kAgents},
+    {kCoordinator, "Join", kAgentsAndRelays},
     {kCoordinator, "Observe", kAgents},
-    {kCoordinator, "DecideRestore", kAgents},
+    {kCoordinator, "DecideRestore", kAgentsAndRelays},
     {kCoordinator, "GetStatus", kReadersAndAgents, UserRule::kOwnJobs},
     {kCoordinator, "ListVersions", kReaders, UserRule::kOwnJob},
-    {kCoordinator, "PlanRestore", kOperators, UserRule::kOwnJob},
+    {kCoordinator, "PlanRestore", kAgentsAndRelays | Role::kOperator, UserRule::kOwnJob},
     {kCoordinator, "Pin", kOperators, UserRule::kOwnJob},
     {kCoordinator, "RecordVerification", kOperators, UserRule::kOwnJob},
     {kCoordinator, "Retain", kOperators, UserRule::kOwnJob},
@@ -43,11 +48,13 @@ constexpr AccessRule kRules[] = {
     {kCoordinator, "Adopt", kOperators},
     {kCoordinator, "GetAudit", kOperators},
     {kCoordinator, "Backup", kOperators},
+    {kRelays, "Open", kRelayOnly},
+    {kRelays, "Forward", kRelayOnly},
     {kCertificates, "CreateToken", kOperators},
     {kCertificates, "Renew", kAllRoles},
     {kCertificates, "Revoke", kOperators},
     {kCertificates, "ListIdentities", kOperators},
-    {kCertificates, "WatchTrust", kAgents},
+    {kCertificates, "WatchTrust", kAgentsAndRelays},
     {kAgent, "ReadShard", Role::kOperator | Role::kAgent, UserRule::kOwnJob},
     {kAgent, "VerifyShard", kOperators, UserRule::kOwnJob},
     {kAgent, "ReadWorkerLog", Role::kOperator | Role::kRunner, UserRule::kOwnJob},
@@ -67,6 +74,8 @@ std::string_view ToString(Role role) {
       return "runner";
     case Role::kAgent:
       return "agent";
+    case Role::kRelay:
+      return "relay";
     case Role::kUser:
       return "user";
   }

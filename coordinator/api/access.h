@@ -9,20 +9,27 @@ namespace holdfast::coord {
 
 /// What a caller of a gRPC service is to the cluster. A caller may have several roles. The numbers
 /// are bits of a RoleSet.
-enum class Role : uint8_t { kViewer = 1, kOperator = 2, kRunner = 4, kAgent = 8, kUser = 16 };
+enum class Role : uint8_t {
+  kViewer = 1,
+  kOperator = 2,
+  kRunner = 4,
+  kAgent = 8,
+  kUser = 16,
+  kRelay = 32
+};
 
 /// A set of roles: the sum of their bits.
 using RoleSet = uint8_t;
 inline constexpr RoleSet kNoRoles = 0;
-inline constexpr RoleSet kAllRoles = 31;
+inline constexpr RoleSet kAllRoles = 63;
 inline constexpr Role kRoles[] = {Role::kViewer, Role::kOperator, Role::kRunner, Role::kAgent,
-                                  Role::kUser};
+                                  Role::kRelay, Role::kUser};
 
 constexpr RoleSet Only(Role role) { return static_cast<RoleSet>(role); }
 constexpr RoleSet operator|(Role a, Role b) { return static_cast<RoleSet>(Only(a) | Only(b)); }
 constexpr RoleSet operator|(RoleSet a, Role b) { return static_cast<RoleSet>(a | Only(b)); }
 
-/// Returns viewer, operator, runner, agent or user.
+/// Returns viewer, operator, runner, agent, relay or user.
 std::string_view ToString(Role role);
 /// Returns the role with this name as a set; kNoRoles for any other text, and for user, which is
 /// the role of a local user and never of a certificate.

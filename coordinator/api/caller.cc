@@ -248,8 +248,8 @@ Result<SpiffeName> ParseSpiffeName(std::string_view uri) {
   SpiffeName name;
   const auto bad = [uri] {
     return Fail(InvalidArgumentError(fmt::format(
-        "'{}' is not of the form spiffe://CLUSTER/ROLE/NAME with the role viewer, operator, runner "
-        "or agent",
+        "'{}' is not of the form spiffe://CLUSTER/ROLE/NAME with the role viewer, operator, runner"
+        ", agent or relay",
         uri)));
   };
   const auto parts = certificates::SplitSpiffeUri(uri);
@@ -263,6 +263,16 @@ Result<SpiffeName> ParseSpiffeName(std::string_view uri) {
   }
   name.role = static_cast<Role>(role);
   return name;
+}
+
+std::string RelayNameOf(const grpc::ServerContextBase& context) {
+  for (const grpc::string_ref& value :
+       context.auth_context()->FindPropertyValues(GRPC_PEER_URI_PROPERTY_NAME)) {
+    const std::string uri(value.data(), value.size());
+    auto name = ParseSpiffeName(uri);
+    if (name && name->role == Role::kRelay) return uri;
+  }
+  return "";
 }
 
 Status CheckOwnNode(const grpc::ServerContextBase& context, const std::string& node) {

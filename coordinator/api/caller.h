@@ -88,6 +88,9 @@ struct SpiffeName {
 /// Parses a name. InvalidArgument: another form, or no such role.
 Result<SpiffeName> ParseSpiffeName(std::string_view uri);
 
+/// Returns the name in the caller's certificate if that has the role relay; else an empty text.
+std::string RelayNameOf(const grpc::ServerContextBase& context);
+
 /// Returns OK, or PermissionDenied if the caller's certificate names another node than `node`.
 /// Certificates without a name, and callers without TLS, may be any node.
 Status CheckOwnNode(const grpc::ServerContextBase& context, const std::string& node);

@@ -10,12 +10,12 @@ bool StandsBy(const grpc::ClientContext& failed) {
 }
 
 Result<std::unique_ptr<LeaderChannel>> LeaderChannel::Make(std::string_view text,
-                                                           const TlsFiles& tls) {
+                                                           const TlsFiles& tls, ServerRole server) {
   HOLDFAST_ASSIGN_OR_RETURN(const auto endpoints, ParseEndpointList(text));
   auto list = std::make_unique<LeaderChannel>();
   for (const Endpoint& endpoint : endpoints) {
-    HOLDFAST_ASSIGN_OR_RETURN(auto channel, MakeChannel(endpoint, tls, kControlMessageBytesMax,
-                                                        ServerRole::kCoordinator));
+    HOLDFAST_ASSIGN_OR_RETURN(auto channel,
+                              MakeChannel(endpoint, tls, kControlMessageBytesMax, server));
     list->members_.push_back(
         {endpoint.ToString(), channel, coordinator::Coordinator::NewStub(channel)});
   }

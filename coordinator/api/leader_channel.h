@@ -28,8 +28,9 @@ class LeaderChannel {
   using Stub = coordinator::Coordinator::Stub;
 
   /// `text`: addresses, separated by commas. InvalidArgument: a bad address, or one on another
-  /// machine without TLS files.
-  static Result<std::unique_ptr<LeaderChannel>> Make(std::string_view text, const TlsFiles& tls);
+  /// machine without TLS files. `server`: what the names in the servers' certificates must be.
+  static Result<std::unique_ptr<LeaderChannel>> Make(std::string_view text, const TlsFiles& tls,
+                                                     ServerRole server = ServerRole::kCoordinator);
 
   size_t size() const { return members_.size(); }
   size_t current() const { return current_.load(); }

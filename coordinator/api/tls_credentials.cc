@@ -18,6 +18,7 @@ namespace tls_api = grpc::experimental;
 using certificates::Certificate;
 
 constexpr unsigned int kReloadSeconds = 1;
+constexpr std::string_view kRelayRole = "relay";
 constexpr int64_t kSecondInNanos = 1'000'000'000;
 
 Result<std::string> ReadPem(const std::string& path, std::string_view key) {
@@ -48,12 +49,14 @@ std::shared_ptr<tls_api::CertificateProviderInterface> Watch(const TlsFiles& tls
 
 std::string TextOf(grpc::string_ref text) { return {text.data(), text.size()}; }
 
-bool HasCoordinatorRole(const std::string& uri) {
+bool HasRole(const std::string& uri, ServerRole wanted) {
   const auto parts = certificates::SplitSpiffeUri(uri);
-  return parts && parts->role == certificates::kCoordinatorRole;
+  if (!parts) return false;
+  return parts->role == certificates::kCoordinatorRole ||
+         (wanted == ServerRole::kCoordinatorOrRelay && parts->role == kRelayRole);
 }
 
-/// Checks the host name and, for the role coordinator, the name in the server's certificate. An
+/// Checks the host name and, unless any role will do, the name in the server's certificate. An
 /// agent whose certificate has the same host name is no coordinator.
 class ServerVerifier : public tls_api::ExternalCertificateVerifier {
  public:
@@ -69,7 +72,7 @@ class ServerVerifier : public tls_api::ExternalCertificateVerifier {
       const std::string uri = TextOf(name);
       if (!uri.starts_with(certificates::kSpiffe)) continue;
       named = true;
-      coordinator = coordinator || HasCoordinatorRole(uri);
+      coordinator = coordinator || HasRole(uri, role_);
     }
     if (named && !coordinator) {
       *sync_status = {grpc::StatusCode::UNAUTHENTICATED,

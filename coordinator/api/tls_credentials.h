@@ -24,7 +24,7 @@ struct TlsFiles {
 };
 
 /// What a client requires of the name in its server's certificate, if that has a name.
-enum class ServerRole { kAny, kCoordinator };
+enum class ServerRole { kAny, kCoordinator, kCoordinatorOrRelay };
 
 // New connections use files that have changed within two seconds. Existing ones go on. Before, the
 // files are checked: InvalidArgument names the key of the one that cannot be used.

@@ -62,9 +62,30 @@ int AwaitSignal(CoordinatorServer& server, const ServiceManager& manager, const 
   }
 }
 
+/// A relay waits for a signal and has nothing to report to the service manager meanwhile.
+Status ServeRelay(const CoordinatorConfig& config, const sigset_t& signals,
+                  const ServiceManager& manager) {
+  HOLDFAST_ASSIGN_OR_RETURN(auto server,
+                            relay::RelayServer::Start(RelayOptionsOf(config), Clock::Real()));
+  Log(LogLevel::kInfo, "RelayListening",
+      {Kv("endpoint", server->endpoint().ToString()), Kv("cluster", config.cluster)});
+  manager.Ready();
+  const auto interval = std::chrono::nanoseconds(manager.watch_interval());
+  const timespec pause{interval.count() / 1'000'000'000, interval.count() % 1'000'000'000};
+  int signal = 0;
+  while ((signal = ::sigtimedwait(&signals, nullptr, &pause)) <= 0) manager.Alive();
+  Log(LogLevel::kInfo, "RelayStopping", {Kv("signal", signal)});
+  manager.Stopping();
+  return Status::Ok();
+}
+
 Status Serve(const CoordinatorConfig& config, const sigset_t& signals,
              const ServiceManager& manager) {
   HOLDFAST_ASSIGN_OR_RETURN(LogLevel level, ParseLogLevel(config.log_level));
+  if (config.role == kRelayRole) {
+    ConfigureLog("relay", level);
+    return ServeRelay(config, signals, manager);
+  }
   ConfigureLog("coordinator", level);
   HOLDFAST_ASSIGN_OR_RETURN(Endpoint wanted, ParseEndpoint(config.listen));
   ::unlink((config.data_dir + "/endpoint").c_str());  // of an earlier start

@@ -238,6 +238,19 @@ void Applier::Attach(NodeAttached event, std::shared_ptr<DirectiveSink> sink) {
   Enqueue(std::move(work));
 }
 
+void Applier::Keep(AttachId id, std::shared_ptr<DirectiveSink> sink) {
+  Work work;
+  work.attach = id;
+  work.sink = std::move(sink);
+  Enqueue(std::move(work));
+}
+
+void Applier::Release(AttachId id) {
+  Work work;
+  work.attach = id;
+  Enqueue(std::move(work));
+}
+
 void Applier::AfterNextBatch(std::function<void()> then) {
   Work work;
   work.then = std::move(then);
@@ -374,7 +387,11 @@ void Applier::UpdateTime() {
 
 void Applier::Register(Work& work) {
   if (work.handler) handlers_[work.request] = std::move(work.handler);
-  if (work.sink) sinks_[work.attach] = std::move(work.sink);
+  if (work.sink) {
+    sinks_[work.attach] = std::move(work.sink);
+  } else if (work.attach != 0) {
+    sinks_.erase(work.attach);
+  }
   if (work.event) {
     if (const auto* abandoned = std::get_if<RestoreAbandoned>(&*work.event)) {
       handlers_.erase(abandoned->request);

@@ -74,6 +74,10 @@ class Applier {
   /// Submits the event and keeps the sink until it is closed. A shared_ptr, since gRPC's reactor
   /// owns the same object until the call ends, which may be earlier or later.
   void Attach(NodeAttached event, std::shared_ptr<DirectiveSink> sink);
+  /// Keeps a sink that gets no directives until all are closed, as when the state is dropped.
+  void Keep(AttachId id, std::shared_ptr<DirectiveSink> sink);
+  /// Ends a Keep(), without closing the sink.
+  void Release(AttachId id);
   /// Return false, without calling the query, when too many queries wait; see Reads.
   [[nodiscard]] bool Query(StateQuery query) { return reads_->Submit(std::move(query)); }
   [[nodiscard]] bool Query(SupervisorQuery query) { return reads_->Submit(std::move(query)); }

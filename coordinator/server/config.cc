@@ -17,6 +17,12 @@ void BindServer(CoordinatorConfig& config, ConfigSchema& schema) {
   schema.Add("cluster", &config.cluster,
              "Name of the cluster. Agents of another cluster, and a data_dir of another, are "
              "refused.");
+  schema.Add("role", &config.role,
+             "coordinator, or relay: a server between agents and coordinators that sends the "
+             "messages of many agents as one. A relay stores nothing, and uses only cluster, "
+             "listen, advertise, upstream, log_level, [access] and [tls].");
+  schema.Add("upstream", &config.upstream,
+             "Of a relay: the addresses of all coordinators, as agents have them.");
   schema.Add("listen", &config.listen,
              "Where agents and operators connect: unix:/path or HOST:PORT. With port 0, the system "
              "chooses a free port, and the coordinator writes it to data_dir/endpoint. HOST:PORT "
@@ -31,8 +37,8 @@ void BindServer(CoordinatorConfig& config, ConfigSchema& schema) {
              "etcd://HOST:PORT,HOST:PORT,HOST:PORT, which any number of coordinators share: one "
              "leads, the others stand by.");
   schema.Add("advertise", &config.advertise,
-             "With etcd: where agents and operators reach this coordinator, as in their list of "
-             "coordinators. Empty: listen.");
+             "With etcd, and of a relay: where agents and operators reach this process, as in "
+             "their list of coordinators. Empty: listen.");
   schema.Add("node_lease_ms", &config.node_lease_ms,
              "A node that sends no message for this long counts as lost.", 200, 600'000);
   schema.Add("log_level", &config.log_level, "debug, info, warn or error.");
@@ -207,6 +213,16 @@ Status CheckJoin(const CoordinatorConfig& config) {
   return all ? Status::Ok() : all.error().WithContext("join.coordinators");
 }
 
+Status CheckRole(const CoordinatorConfig& config) {
+  if (config.role == kRelayRole) return relay::CheckRelay(RelayOptionsOf(config));
+  if (config.role != kCoordinatorRole) {
+    return InvalidArgumentError(
+        fmt::format("role '{}': use {} or {}", config.role, kCoordinatorRole, kRelayRole));
+  }
+  if (config.upstream.empty()) return Status::Ok();
+  return InvalidArgumentError("upstream is for relays only: set role = \"relay\", or remove it");
+}
+
 Status CheckStore(const CoordinatorConfig& config, const Endpoint& listen) {
   if (config.store == kEmbeddedStore) return Status::Ok();
   if (!IsEtcdUrl(config.store)) {
@@ -231,11 +247,25 @@ Status CheckStore(const CoordinatorConfig& config, const Endpoint& listen) {
 }
 }  // namespace
 
+relay::RelayOptions RelayOptionsOf(const CoordinatorConfig& config) {
+  relay::RelayOptions options;
+  options.cluster = config.cluster;
+  options.listen = config.listen;
+  options.advertise = config.advertise;
+  for (const std::string& one : config.upstream) {
+    options.upstream += (options.upstream.empty() ? "" : ",") + one;
+  }
+  options.tls = config.tls;
+  options.access = config.access;
+  return options;
+}
+
 Status CheckConfig(const CoordinatorConfig& config) {
   HOLDFAST_RETURN_IF_ERROR(ValidateName("cluster", config.cluster));
   HOLDFAST_ASSIGN_OR_RETURN(const Endpoint listen, ParseEndpoint(config.listen));
   auto credentials = MakeServerCredentials(listen, config.tls, "listen");
   if (!credentials) return credentials.error();
+  HOLDFAST_RETURN_IF_ERROR(CheckRole(config));
   if (config.data_dir.empty() || config.data_dir.front() != '/') {
     return InvalidArgumentError(
         fmt::format("data_dir '{}' is not an absolute path", config.data_dir));

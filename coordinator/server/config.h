@@ -8,6 +8,7 @@
 #include "base/metrics/metrics_options.h"
 #include "coordinator/api/channel.h"
 #include "coordinator/contract/runs.h"
+#include "coordinator/relay/relay_server.h"
 #include "coordinator/ui/ui_options.h"
 
 namespace holdfast::coord {
@@ -15,8 +16,14 @@ namespace holdfast::coord {
 /// The value of `store` for the RocksDB in data_dir.
 inline constexpr const char* kEmbeddedStore = "embedded";
 
+/// The values of `role`.
+inline constexpr const char* kCoordinatorRole = "coordinator";
+inline constexpr const char* kRelayRole = "relay";
+
 struct CoordinatorConfig {
   std::string cluster = "holdfast";
+  std::string role = kCoordinatorRole;
+  std::vector<std::string> upstream;  // of a relay: the coordinators
   std::string listen = "unix:/run/holdfast/coordinator.sock";
   std::string data_dir = "/var/lib/holdfast/coordinator";
   std::string store = kEmbeddedStore;
@@ -67,6 +74,9 @@ ConfigSchema BindConfig(CoordinatorConfig& config);
 /// Checks everything that can be checked before the start: names, addresses, levels, groups and TLS
 /// files.
 Status CheckConfig(const CoordinatorConfig& config);
+
+/// Returns the part of the configuration that a relay uses.
+relay::RelayOptions RelayOptionsOf(const CoordinatorConfig& config);
 
 /// Parses off, alert or restart; anything else is InvalidArgument.
 Result<DetectAction> ParseDetectAction(const std::string& text);

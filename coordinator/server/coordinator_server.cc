@@ -179,9 +179,23 @@ Status CoordinatorServer::StartServices(const CoordinatorConfig& config, Backups
   service_->BackUpThrough(*backups_);
   service_->Identify(guarded_->callers(), config.run_as_users);
   HOLDFAST_RETURN_IF_ERROR(StartCertificates(config, clock));
+  HOLDFAST_RETURN_IF_ERROR(StartRelays(config, clock));
   HOLDFAST_ASSIGN_OR_RETURN(
-      server_, StartServer({guarded_.get(), guarded_certificates_.get()}, endpoint_, config.tls,
-                           "listen", kControlMessageBytesMax, 0, std::move(interceptors)));
+      server_, StartServer({guarded_.get(), guarded_certificates_.get(), guarded_relays_.get()},
+                           endpoint_, config.tls, "listen", kControlMessageBytesMax, 0,
+                           std::move(interceptors)));
+  return Status::Ok();
+}
+
+Status CoordinatorServer::StartRelays(const CoordinatorConfig& config, Clock& clock) {
+  relays_ =
+      std::make_unique<RelayService>(config.cluster, *applier_, service_->agents(), clock);
+  HOLDFAST_ASSIGN_OR_RETURN(
+      guarded_relays_, GuardedService::Make(*relays_, coordinator::Relays::service_full_name(),
+                                            config.cluster, config.access, clock));
+  guarded_relays_->callers().Refuse(feed_->revoked());
+  relays_->Identify(guarded_relays_->callers());
+  service_->TakeFrom(*relays_);
   return Status::Ok();
 }
 
@@ -265,6 +279,7 @@ CoordinatorServer::~CoordinatorServer() {
   if (feed_) feed_->Stop();
   // Stop the applier before the gRPC server: it ends the waiting calls, so the shutdown is short.
   if (applier_) applier_->Stop();
+  if (relays_) relays_->Stop();
   if (backups_) backups_->Stop();
   if (restart_command_) restart_command_->Stop();
   // Before the server waits for its clients, so that another coordinator leads at once. The applier

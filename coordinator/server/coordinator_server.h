@@ -50,6 +50,7 @@ class CoordinatorServer {
   Status StartServices(const CoordinatorConfig& config, Backups::Reader reader, Clock& clock);
   Status StartPage(const CoordinatorConfig& config, Clock& clock);
   Status StartCertificates(const CoordinatorConfig& config, Clock& clock);
+  Status StartRelays(const CoordinatorConfig& config, Clock& clock);
   Status StartJoin(const CoordinatorConfig& config, Clock& clock);
   Status StartMetrics(const CoordinatorConfig& config, Clock& clock);
 
@@ -70,6 +71,8 @@ class CoordinatorServer {
   std::unique_ptr<CertificateService> certificates_;
   std::unique_ptr<GuardedService> guarded_certificates_;
   std::unique_ptr<EnrollmentService> enrollment_;
+  std::unique_ptr<RelayService> relays_;
+  std::unique_ptr<GuardedService> guarded_relays_;
   std::unique_ptr<GuardedService> guarded_;
   std::unique_ptr<AuditLog> audit_log_;
   std::unique_ptr<Auditor> auditor_;

@@ -20,56 +20,17 @@ namespace holdfast::coord {
 namespace {
 constexpr int64_t kStopDeadlineMsMax = 24LL * 3600 * 1000;
 constexpr size_t kWhyBytesMax = 1024;
-constexpr int kGpuErrorsMax = 64;  // per message
-constexpr uint32_t kXidMax = 0xFFFF;
-constexpr size_t kBusIdBytesMax = 32;
-
-/// Converts a GPU error; nullopt if it is implausible.
-std::optional<GpuFailed> GpuFailedOf(const pb::ObserveRequest& request,
-                                     const pb::ObservedGpuError& observed) {
-  const std::string& bus_id = observed.bus_id();
-  if (observed.number() == 0 || observed.xid() == 0 || observed.xid() > kXidMax ||
-      bus_id.size() > kBusIdBytesMax ||
-      bus_id.find_first_not_of("0123456789abcdefABCDEF:.") != std::string::npos) {
-    return std::nullopt;
-  }
-  GpuFailed event;
-  event.node = request.node();
-  event.agent_start = request.agent_start();
-  event.number = observed.number();
-  event.device = observed.device();
-  event.bus_id = bus_id;
-  event.xid = observed.xid();
-  event.ago_ms = static_cast<int64_t>(observed.age_ns() / 1'000'000);
-  for (const pb::Digest& digest : request.digests()) event.jobs.push_back(digest.job());
-  return event;
-}
 }  // namespace
 
 grpc::ServerUnaryReactor* CoordinatorService::Observe(grpc::CallbackServerContext* context,
                                                       const pb::ObserveRequest* request,
                                                       pb::ObserveReply* reply) {
-  Status status = ValidateName("node", request->node());
   const Status own = CheckOwnNode(*context, request->node());
   if (!own.ok()) return ReplyOutcome(context, reply, own);
-  for (const pb::Digest& digest : request->digests()) {
-    Status taken = watcher_.Observe(request->node(), request->agent_start(), digest);
-    if (status.ok()) status = taken;
-    const uint32_t operations = watcher_.SamplesFor(request->node(), digest.job());
-    if (operations == 0) continue;
-    pb::SampleRequest* sample = reply->add_samples();
-    sample->set_job(digest.job());
-    sample->set_operations(operations);
-  }
-  // GPU errors name the jobs of the digests, so they count only if the digests are valid.
-  if (!applier_.attendance().IsAttached(request->node(), request->agent_start())) {
-    return ReplyOutcome(context, reply, FencedError("the agent is not attached"));
-  }
-  for (int i = 0; status.ok() && i < std::min(request->gpu_errors_size(), kGpuErrorsMax); ++i) {
-    auto event = GpuFailedOf(*request, request->gpu_errors(i));
-    if (event) applier_.Submit(RunEvent(*std::move(event)));
-  }
-  return ReplyOutcome(context, reply, status);
+  *reply = agents_.Observe(*request);
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(grpc::Status::OK);
+  return reactor;
 }
 
 grpc::ServerUnaryReactor* CoordinatorService::StartRun(grpc::CallbackServerContext* context,

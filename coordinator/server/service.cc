@@ -9,8 +9,8 @@
 #include "coordinator/api/caller.h"
 #include "coordinator/api/convert.h"
 #include "coordinator/api/run_convert.h"
+#include "coordinator/server/agent_sink.h"
 #include "coordinator/server/answers.h"
-#include "coordinator/server/attach_stream.h"
 #include "coordinator/server/calls.h"
 #include "coordinator/server/own_jobs.h"
 #include "coordinator/server/requests.h"
@@ -46,47 +46,41 @@ std::optional<uid_t> CoordinatorService::OnlyJobsOf(grpc::CallbackServerContext&
   return caller.uid.value_or(~uid_t{0});
 }
 
+Status CoordinatorService::CheckNode(const grpc::CallbackServerContext& context,
+                                     const std::string& node) {
+  return relays_ == nullptr ? CheckOwnNode(context, node) : relays_->CheckNode(context, node);
+}
+
 grpc::ServerWriteReactor<pb::Directive>* CoordinatorService::Attach(
     grpc::CallbackServerContext* context, const pb::AttachRequest* request) {
-  auto event = ReadAttach(*request, cluster_);
-  const Status own = CheckOwnNode(*context, request->node());
-  if (event && !own.ok()) event = Fail(own);
-  if (!event) {
-    Log(LogLevel::kWarn, "AttachRefused",
-        {Kv("node", request->node()), Kv("why", event.error().ToString())});
-    auto refused = AttachStream::Make([] {});
-    refused->Close(event.error());
-    return refused.get();
+  std::shared_ptr<DirectiveStream> stream;
+  Status status = CheckOwnNode(*context, request->node());
+  if (status.ok()) {
+    status = agents_.Attach(*request, "", [&](AttachId attach) {
+      stream = DirectiveStream::Make(
+          [this, node = request->node(), attach] { agents_.Detach(node, attach); });
+      return std::make_shared<AgentSink>(stream);
+    });
   }
-  event->attach = applier_.NextId();
-  Log(LogLevel::kInfo, "NodeAttaching",
-      {Kv("node", event->node), Kv("agent_start", event->agent_start),
-       Kv("replicas", event->replicas.size()), Kv("data_address", event->data_address)});
-  auto stream = AttachStream::Make([this, node = event->node, attach = event->attach] {
-    applier_.Submit(NodeDetached{node, attach});
-  });
-  AttachStream* raw = stream.get();
-  applier_.Attach(*std::move(event), std::move(stream));
-  return raw;
+  if (status.ok()) return stream.get();
+  Log(LogLevel::kWarn, "AttachRefused",
+      {Kv("node", request->node()), Kv("why", status.ToString())});
+  auto refused = DirectiveStream::Make([] {});
+  refused->Close(status);
+  return refused.get();
 }
 
 grpc::ServerUnaryReactor* CoordinatorService::Report(grpc::CallbackServerContext* context,
                                                      const pb::ReportRequest* request,
                                                      pb::ReportReply* reply) {
-  auto event = ReadReport(*request);
   const Status own = CheckOwnNode(*context, request->node());
   if (!own.ok()) return ReplyOutcome(context, reply, own);
-  if (!event) return ReplyOutcome(context, reply, event.error());
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  if (auto tested = SelfTestedOf(*request, applier_.self_tests().Find(request->node()))) {
-    applier_.Submit(RunEvent(*std::move(tested)));
-  }
-  const RequestId id = event->request = applier_.NextId();
-  applier_.Submit(*std::move(event), id,
-                  AnswerInto(reactor, reply, [this, reply, node = request->node()](const Reply&) {
-                    reply->set_wall_nanos(clock_.WallNanos());
-                    reply->set_self_test(applier_.self_tests().Find(node));
-                  }));
+  agents_.Report(*request, {}, [reactor, reply](const pb::ReportReply* answer) {
+    if (answer == nullptr) return reactor->Finish(StateUnknown());
+    *reply = *answer;
+    reactor->Finish(grpc::Status::OK);
+  });
   return reactor;
 }
 
@@ -94,7 +88,7 @@ grpc::ServerUnaryReactor* CoordinatorService::Join(grpc::CallbackServerContext* 
                                                    const pb::JoinRequest* request,
                                                    pb::JoinReply* reply) {
   auto event = ReadJoin(*request);
-  const Status own = CheckOwnNode(*context, request->node());
+  const Status own = CheckNode(*context, request->node());
   if (!own.ok()) return ReplyOutcome(context, reply, own);
   if (!event) return ReplyOutcome(context, reply, event.error());
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
@@ -110,7 +104,7 @@ grpc::ServerUnaryReactor* CoordinatorService::DecideRestore(grpc::CallbackServer
                                                             pb::DecideRestoreReply* reply) {
   Status status = ValidateName("node", request->node());
   if (status.ok()) status = ValidateName("job", request->job());
-  if (status.ok()) status = CheckOwnNode(*context, request->node());
+  if (status.ok()) status = CheckNode(*context, request->node());
   if (!status.ok()) return ReplyOutcome(context, reply, status);
   RestoreRequested event;
   event.request = applier_.NextId();

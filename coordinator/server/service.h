@@ -6,9 +6,11 @@
 #include <vector>
 
 #include "coordinator/api/coordinator.grpc.pb.h"
+#include "coordinator/server/agent_requests.h"
 #include "coordinator/server/applier.h"
 #include "coordinator/server/auditor.h"
 #include "coordinator/server/backups.h"
+#include "coordinator/server/relay_service.h"
 #include "coordinator/server/watcher.h"
 
 namespace holdfast::coord {
@@ -19,7 +21,11 @@ class CoordinatorService : public coordinator::Coordinator::CallbackService {
  public:
   /// `applier`, `watcher` and `clock` outlive the service.
   CoordinatorService(std::string cluster, Applier& applier, Watcher& watcher, const Clock& clock)
-      : cluster_(std::move(cluster)), applier_(applier), watcher_(watcher), clock_(clock) {}
+      : cluster_(std::move(cluster)),
+        applier_(applier),
+        watcher_(watcher),
+        clock_(clock),
+        agents_(cluster_, applier, watcher, clock) {}
 
   /// Records the calls that change the cluster in `auditor`, which outlives the service. Before the
   /// first call.
@@ -34,6 +40,9 @@ class CoordinatorService : public coordinator::Coordinator::CallbackService {
 
   /// Sends backups through `backups`, which outlives the service. Before the first call.
   void BackUpThrough(Backups& backups) { backups_ = &backups; }
+
+  /// Accepts what relays of `relays`, which outlives the service, pass on. Before the first call.
+  void TakeFrom(RelayService& relays) { relays_ = &relays; }
 
   /// Sets the URL that operators get. Before the first call.
   void ReportPage(std::string url) { page_url_ = std::move(url); }
@@ -113,6 +122,8 @@ class CoordinatorService : public coordinator::Coordinator::CallbackService {
                                      const coordinator::GetDrainRequest* request,
                                      coordinator::GetDrainReply* reply) override;
 
+  AgentRequests& agents() { return agents_; }
+
  private:
   /// Records that a call begins. After an error the call must not be carried out.
   Result<uint64_t> Begin(grpc::CallbackServerContext& context, std::string_view method,
@@ -122,6 +133,8 @@ class CoordinatorService : public coordinator::Coordinator::CallbackService {
   Applier::ReplyHandler Recorded(uint64_t begun, std::string_view method,
                                  Applier::ReplyHandler next);
 
+  /// Returns OK if the caller may act for the node.
+  Status CheckNode(const grpc::CallbackServerContext& context, const std::string& node);
   /// Returns the user whose jobs the caller may see; nothing: the caller may see all jobs.
   std::optional<uid_t> OnlyJobsOf(grpc::CallbackServerContext& context) const;
 
@@ -129,8 +142,10 @@ class CoordinatorService : public coordinator::Coordinator::CallbackService {
   Applier& applier_;
   Watcher& watcher_;
   const Clock& clock_;
+  AgentRequests agents_;
   Auditor* auditor_ = nullptr;
   Backups* backups_ = nullptr;
+  RelayService* relays_ = nullptr;
   const CallerRegistry* callers_ = nullptr;  // null: every caller may see all jobs
   std::vector<std::string> run_as_users_;
   std::string page_url_;  // empty: no page

@@ -78,6 +78,8 @@ struct NodeReported {
   std::vector<WorkerState> workers = {};  // all workers of the node
   std::vector<LocalRank> ranks = {};      // all trainers of the node
   std::vector<TierWanted> wanted = {};
+  /// The stream that the report belongs to, which a relay knows; 0: the newest of the agent.
+  AttachId attach = 0;
 };
 
 /// Whether the process that joins has joined before, as its agent reports it.

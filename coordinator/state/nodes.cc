@@ -182,8 +182,11 @@ void OnNodeLost(Context& context, const NodeLost& event) {
 
 void OnNodeReported(Context& context, const NodeReported& event) {
   Node* node = FindNode(context, event.node);
+  // A relay that was stopped may bring a report of before the agent attached elsewhere.
+  const bool earlier_stream =
+      node != nullptr && event.attach != 0 && event.attach != node->attach;
   if (node == nullptr || !node->attached || node->agent_start != event.agent_start ||
-      event.epoch != context.options.epoch) {
+      event.epoch != context.options.epoch || earlier_stream) {
     return Answer(context, event.request,
                   FencedError(fmt::format("node {} is not attached to epoch {} with this agent; "
                                           "attach again",

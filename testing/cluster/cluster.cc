@@ -47,6 +47,7 @@ Cluster::Cluster(ClusterOptions options) : options_(std::move(options)) {
   agents_.resize(options_.nodes);
   injectors_.resize(options_.nodes);
   coordinators_.resize(static_cast<size_t>(options_.coordinators));
+  relays_.resize(static_cast<size_t>(options_.relays));
 }
 
 Cluster::~Cluster() { KillEverything(); }
@@ -77,6 +78,18 @@ std::string Cluster::endpoint() const {
   return list;
 }
 
+std::string Cluster::RelayEndpoint(int relay) const {
+  return "unix:" + root() + "/r" + std::to_string(relay) + ".sock";
+}
+
+std::string Cluster::EndpointsOfAgent(int node) const {
+  std::string list;
+  for (int i = 0; i < options_.relays; ++i) {
+    list += RelayEndpoint((node + i) % options_.relays) + ",";
+  }
+  return list + endpoint();
+}
+
 std::string Cluster::CoordinatorDir(int index) const {
   return root() + "/coordinator" + (index == 0 ? "" : std::to_string(index));
 }
@@ -104,6 +117,22 @@ Status Cluster::StartCoordinator(const std::string& crash, int index) {
   return Status::Ok();
 }
 
+Status Cluster::StartRelay(int index) {
+  std::string upstream;
+  for (int i = 0; i < options_.coordinators; ++i) {
+    upstream += (i == 0 ? "\"" : ",\"") + EndpointOf(i) + "\"";
+  }
+  ProcessOptions process;
+  process.argv = ServerCommand();
+  process.argv.insert(process.argv.end(),
+                      {ProgramOf(options_.coordinator_programs, "holdfast-coordinator"), "--set",
+                       "cluster=local", "--set", "role=relay", "--set",
+                       "listen=" + RelayEndpoint(index), "--set", "upstream=[" + upstream + "]"});
+  process.log_path = RelayLog(index);
+  HOLDFAST_ASSIGN_OR_RETURN(relays_[static_cast<size_t>(index)], Process::Start(process));
+  return Status::Ok();
+}
+
 Status Cluster::StartAgent(int node, const std::string& crash) {
   HOLDFAST_RETURN_IF_ERROR(MakeDirectories(NodeDir(node)));
   std::string dirs;
@@ -123,7 +152,7 @@ Status Cluster::StartAgent(int node, const std::string& crash) {
                                            "--set",
                                            "node=n" + std::to_string(node),
                                            "--set",
-                                           "coordinator=" + endpoint(),
+                                           "coordinator=" + EndpointsOfAgent(node),
                                            "--set",
                                            "data_listen=unix:" + NodeDir(node) + "/d.sock",
                                            "--set",
@@ -176,6 +205,16 @@ Status Cluster::Start() {
   HOLDFAST_RETURN_IF_ERROR(MakeDirectories(root()));
   for (int i = 0; i < options_.coordinators; ++i) {
     HOLDFAST_RETURN_IF_ERROR(StartCoordinator("", i));
+  }
+  for (int i = 0; i < options_.relays; ++i) HOLDFAST_RETURN_IF_ERROR(StartRelay(i));
+  // Otherwise agents would go on to the next address at once.
+  for (int i = 0; i < options_.relays; ++i) {
+    const bool connected = WaitUntil(
+        [&] { return ReadAll(RelayLog(i)).find("CoordinatorAttached") != std::string::npos; },
+        kStartTimeout);
+    if (!connected) {
+      return UnavailableError("a relay did not start:\n" + ReadAll(RelayLog(i)));
+    }
   }
   for (int node = 0; node < nodes(); ++node) HOLDFAST_RETURN_IF_ERROR(StartAgent(node));
   for (int node = 0; node < nodes(); ++node) HOLDFAST_RETURN_IF_ERROR(AwaitAgent(node));

@@ -25,6 +25,9 @@ struct ClusterOptions {
   std::vector<std::string> coordinator_settings;
   std::string endpoint;                          // of the coordinator; empty: a Unix socket
   int coordinators = 1;                          // more than one share the store of their settings
+  /// Relays, which agents try before the coordinators: node i begins with relay i modulo their
+  /// number.
+  int relays = 0;
   std::vector<std::string> coordinator_command;  // the command that starts the coordinator
   std::vector<std::string> cli_command;          // the command that starts the CLI
   std::vector<std::string> cli_options;          // --tls-ca …
@@ -54,6 +57,7 @@ class Cluster {
   Status Start();
   /// `crash` arms a crash point in that process ("volume.mid_write:3").
   Status StartCoordinator(const std::string& crash = "", int index = 0);
+  Status StartRelay(int index);
   Status StartAgent(int node, const std::string& crash = "");
   Status AwaitAgent(int node);
   /// Starts the fault injector of a node, where its agent runs, or that of the coordinator.
@@ -63,6 +67,7 @@ class Cluster {
   void Reconfigure(const ClusterOptions& options);
 
   Process& coordinator(int index = 0) { return coordinators_[static_cast<size_t>(index)]; }
+  Process& relay(int index) { return relays_[static_cast<size_t>(index)]; }
   Process& agent(int node) { return agents_[node]; }
   Process& injector(int node) { return injectors_[node]; }
   /// Returns the pid of a node's keeper; 0 if none runs.
@@ -77,6 +82,13 @@ class Cluster {
   std::string endpoint() const;
   /// Returns the address of one coordinator.
   std::string EndpointOf(int coordinator) const;
+  /// Returns the address of one relay.
+  std::string RelayEndpoint(int relay) const;
+  std::string RelayLog(int relay) const {
+    return root() + "/relay" + std::to_string(relay) + ".log";
+  }
+  /// Returns what the agent of a node has as `coordinator`.
+  std::string EndpointsOfAgent(int node) const;
   const std::string& root() const { return options_.root; }
   int nodes() const { return options_.nodes; }
   /// Returns the socket on which the node listens for its peers.
@@ -105,6 +117,7 @@ class Cluster {
 
   ClusterOptions options_;
   std::vector<Process> coordinators_;
+  std::vector<Process> relays_;
   std::vector<Process> agents_;
   std::vector<Process> injectors_;  // by node
   Process coordinator_injector_;

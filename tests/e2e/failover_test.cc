@@ -260,6 +260,30 @@ TEST_F(FailoverTest, TheLeaderStoppedInOrderIsReplacedBeforeItsLeaseExpires) {
   EXPECT_NE(AwaitLeader(), leader);
 }
 
+// The agents stay with their relays, which follow the leader for them.
+TEST_F(FailoverTest, RelaysFollowTheLeader) {
+  options_.relays = 2;
+  ASSERT_NO_FATAL_FAILURE(StartAll());
+  const uint64_t incarnation = Newest().incarnation.value;
+  for (const int signal : {SIGKILL, SIGSTOP}) {
+    const int leader = AwaitLeader();
+    ASSERT_GE(leader, 0) << Evidence();
+    const VersionId before = Newest();
+    cluster_->coordinator(leader).Signal(signal);
+    SaveUntilNewer(before);
+    EXPECT_NE(AwaitLeader(), leader);
+    CheckRecords();
+    if (signal == SIGKILL) {
+      ASSERT_TRUE(cluster_->StartCoordinator("", leader).ok());
+      continue;
+    }
+    cluster_->coordinator(leader).Signal(SIGCONT);
+    SaveUntilNewer(Newest());
+    CheckRecords();
+  }
+  EXPECT_EQ(Newest().incarnation.value, incarnation) << "the job was restarted";
+}
+
 TEST_F(FailoverTest, TheCliFollowsTheLeader) {
   ASSERT_NO_FATAL_FAILURE(StartAll());
   const int leader = AwaitLeader();

@@ -24,6 +24,7 @@
 #include "coordinator/api/convert.h"
 #include "coordinator/api/coordinator.grpc.pb.h"
 #include "coordinator/api/job_rule.h"
+#include "coordinator/api/relay.grpc.pb.h"
 #include "coordinator/api/socket_owner.h"
 #include "faults/api/faults.grpc.pb.h"
 #include "tests/agent/peers/peers_test_util.h"
@@ -41,7 +42,8 @@ constexpr uid_t kGames = 5;
 
 const char* const kServices[] = {
     coordinator::Coordinator::service_full_name(), agent::Agent::service_full_name(),
-    faults::FaultInjector::service_full_name(), coordinator::Certificates::service_full_name()};
+    faults::FaultInjector::service_full_name(), coordinator::Certificates::service_full_name(),
+    coordinator::Relays::service_full_name()};
 
 const TlsFiles kPlain = [] {
   TlsFiles files;
@@ -140,6 +142,8 @@ std::vector<std::unique_ptr<Running>> StartAll(const TlsFiles& tls) {
                                           kServices[2], address, tls));
   all.push_back(std::make_unique<Running>(
       std::make_unique<coordinator::Certificates::CallbackService>(), kServices[3], address, tls));
+  all.push_back(std::make_unique<Running>(std::make_unique<coordinator::Relays::CallbackService>(),
+                                          kServices[4], address, tls));
   return all;
 }
 

@@ -32,6 +32,19 @@ TEST_F(NodesModule, ALaterStartOfTheAgentTakesOver) {
   EXPECT_EQ(cluster.nodes[0].agent_start, 2U);
 }
 
+// Relays name the stream of a report: one that was stopped may bring an old report late.
+TEST_F(NodesModule, AReportOfAnEarlierStreamIsRefused) {
+  NodeReported report;
+  report.node = "a";
+  report.epoch = options.epoch;
+  report.attach = cluster.nodes[0].attach;
+  EXPECT_TRUE(Report(report).ok());
+  report.attach = cluster.nodes[0].attach - 1;
+  EXPECT_EQ(Report(report).code(), ErrorCode::kFenced);
+  report.attach = 0;  // an agent's own report
+  EXPECT_TRUE(Report(report).ok());
+}
+
 TEST_F(NodesModule, AnAgentFromALaterEpochIsRefused) {
   options.epoch = Epoch{3};
   NodeAttached event = Attach("x", 1);

@@ -1,37 +1,16 @@
-#include "coordinator/server/attach_stream.h"
+#include "coordinator/api/directive_stream.h"
 
 #include "coordinator/api/convert.h"
-#include "coordinator/api/run_convert.h"
 
 namespace holdfast::coord {
-namespace {
-/// Converts a directive. A Welcome has only the epoch and the life.
-pb::Directive ToWire(Epoch epoch, const Directive& directive) {
-  pb::Directive wire;
-  wire.set_epoch(epoch.value);
-  if (const auto* welcome = std::get_if<Welcome>(&directive)) wire.set_life(welcome->life.value);
-  if (const auto* state = std::get_if<JobState>(&directive)) ToProto(*state, wire.mutable_job());
-  if (const auto* prepare = std::get_if<PrepareShard>(&directive)) {
-    ToProto(*prepare, wire.mutable_prepare());
-  }
-  if (const auto* remove = std::get_if<RemoveVersion>(&directive)) {
-    ToProto(*remove, wire.mutable_remove());
-  }
-  if (const auto* workers = std::get_if<SetWorkers>(&directive)) {
-    ToProto(*workers, wire.mutable_workers());
-  }
-  return wire;
-}
-}  // namespace
 
-std::shared_ptr<AttachStream> AttachStream::Make(std::function<void()> on_end) {
-  std::shared_ptr<AttachStream> stream(new AttachStream(std::move(on_end)));
+std::shared_ptr<DirectiveStream> DirectiveStream::Make(std::function<void()> on_end) {
+  std::shared_ptr<DirectiveStream> stream(new DirectiveStream(std::move(on_end)));
   stream->self_ = stream;
   return stream;
 }
 
-void AttachStream::Push(Epoch epoch, const Directive& directive) {
-  pb::Directive wire = ToWire(epoch, directive);
+void DirectiveStream::Push(coordinator::Directive wire) {
   {
     MutexLock lock(mutex_);
     if (closing_) return;
@@ -48,7 +27,7 @@ void AttachStream::Push(Epoch epoch, const Directive& directive) {
   Next();
 }
 
-void AttachStream::Close(const Status& why) {
+void DirectiveStream::Close(const Status& why) {
   {
     MutexLock lock(mutex_);
     if (closing_) return;
@@ -58,7 +37,7 @@ void AttachStream::Close(const Status& why) {
   Next();
 }
 
-void AttachStream::Next() {
+void DirectiveStream::Next() {
   const pb::Directive* write = nullptr;
   grpc::Status end;
   {
@@ -81,7 +60,7 @@ void AttachStream::Next() {
   }
 }
 
-void AttachStream::OnWriteDone(bool ok) {
+void DirectiveStream::OnWriteDone(bool ok) {
   {
     MutexLock lock(mutex_);
     writing_ = false;
@@ -91,15 +70,15 @@ void AttachStream::OnWriteDone(bool ok) {
   Next();
 }
 
-void AttachStream::OnCancel() {
+void DirectiveStream::OnCancel() {
   on_end_();
   Close(CancelledError("the agent disconnected"));
 }
 
-void AttachStream::OnDone() {
+void DirectiveStream::OnDone() {
   on_end_();
   // This may be the last reference; it must outlive the call.
-  std::shared_ptr<AttachStream> self = std::move(self_);
+  std::shared_ptr<DirectiveStream> self = std::move(self_);
 }
 
 }  // namespace holdfast::coord
