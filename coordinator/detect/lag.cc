@@ -22,7 +22,10 @@ void LagTracker::Begin() {
   for (std::vector<double>* lags : {&sums_, &largest_, &least_, &in_row_, &rows_}) {
     std::fill(lags->begin(), lags->end(), 0.0);
   }
-  for (Kind& kind : kinds_) std::fill(kind.waits.begin(), kind.waits.end(), -1.0);
+  for (Kind& kind : kinds_) {
+    std::fill(kind.waits.begin(), kind.waits.end(), -1.0);
+    kind.in_window = 0;
+  }
   std::fill(seen_.begin(), seen_.end(), uint64_t{0});
   operations_in_window_ = 0;
 }
@@ -39,6 +42,10 @@ void LagTracker::CountUpTo(const GatheredOperation& operation, uint64_t includin
 
 double LagTracker::carried() const {
   if (operations_ < kFewOperations || square_ <= 0) return 0;
+  // If no kind occurs twice, no lag of this window has been carried over from the same window.
+  const bool repeats = std::any_of(kinds_.begin(), kinds_.end(),
+                                   [](const Kind& kind) { return kind.in_window > 1; });
+  if (!repeats) return 0;
   return std::clamp(kRisingFactor * product_ / square_, 0.0, 1.0);
 }
 
@@ -73,6 +80,7 @@ void LagTracker::Add(const GatheredOperation& operation) {
     if (sample.present()) scratch_.push_back(static_cast<double>(sample.duration_ns() - least));
   }
   CountUpTo(operation, 1);
+  ++kind.in_window;
   const bool comparable = scratch_.size() >= 2 && scratch_.size() * 2 >= operation.samples.size();
   const double usual = LowerMedian(std::span<double>(scratch_));
   const double most = scratch_.empty() ? 0 : *std::max_element(scratch_.begin(), scratch_.end());

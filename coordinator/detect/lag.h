@@ -62,6 +62,7 @@ class LagTracker {
     std::vector<double> waits;  // in the previous operation; negative: unknown
     std::vector<double> usual;  // by member, a slow moving average
     uint64_t next = 0;          // sequence number after the last operation
+    uint32_t in_window = 0;     // operations of this window
   };
 
   const uint32_t members_;

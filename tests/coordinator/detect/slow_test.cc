@@ -192,6 +192,27 @@ TEST(LagTest, OperationsWithoutARecordCountLikeTheOthers) {
   EXPECT_EQ(lag.seen(0), 3.0 / 7) << "operations 5 to 7 were reported by no member";
 }
 
+TEST(LagTest, NothingIsCarriedOverIfNoKindRepeatsInAWindow) {
+  for (const int windows : {1, 60}) {
+    LagTracker lag(2);
+    uint64_t at = 1;
+    for (int i = 0; i < 300; ++i) {
+      if (i % (300 / windows) == 0) lag.Begin();
+      // Member 1 is late in all of ten consecutive operations.
+      const uint64_t late = i / 10 % 2 == 0 ? 0 : 40 * kMs;
+      GatheredOperation operation;
+      operation.kind = i % 5 == 0 ? CollectiveKind::kAllGather : CollectiveKind::kAllReduce;
+      operation.sequence = static_cast<uint64_t>(i);
+      operation.samples = {{at, at + 50 * kMs, 1, 1}, {at + late, at + 50 * kMs, 1, 1}};
+      lag.Add(operation);
+      at += 100 * kMs;
+    }
+    EXPECT_GT(lag.carried(), 0.5) << windows;
+    lag.Begin();
+    EXPECT_EQ(lag.carried(), 0) << windows;
+  }
+}
+
 TEST(LatenessTest, NoMemberIsLateIfAllAreSimilar) {
   Meeting meeting(4);
   for (uint64_t i = 0; i < 24; ++i) meeting.Iterate({900, 901 + i % 3, 899, 900 + i % 5});
