@@ -65,9 +65,10 @@ Result<std::vector<BenchResult>> RunCommit16384(const BenchOptions& options) {
 Result<std::vector<BenchResult>> RunCommit98352(const BenchOptions& options) {
   const std::string sizes = options.quick ? "--nodes 90 --versions 5 --seconds 2"
                                           : "--nodes 12294 --versions 6 --seconds 10";
-  return RunProgram("holdfast-scale-bench --name commit_98352 --relays 9 --interval 10 "
-                    "--telemetry 0.2 --patience 300 " +
-                    sizes + " --dir " + options.dir);
+  return RunProgram(
+      "holdfast-scale-bench --name commit_98352 --relays 9 --interval 10 "
+      "--telemetry 0.2 --patience 300 " +
+      sizes + " --dir " + options.dir);
 }
 
 Result<std::vector<BenchResult>> RunAttach2048(const BenchOptions& options) {

@@ -55,9 +55,9 @@ Status LoadCoordinator::StartRelays(uint32_t count) {
     options.log_path = dir_ + "/relay" + std::to_string(i) + ".log";
     HOLDFAST_ASSIGN_OR_RETURN(local::Process relay, local::Process::Start(options));
     relays_.push_back(std::move(relay));
-    const bool ready = local::WaitUntil(
-        [&] { return !relays_.back().running() || coord::IsListening(listen); },
-        std::chrono::seconds(20));
+    const bool ready =
+        local::WaitUntil([&] { return !relays_.back().running() || coord::IsListening(listen); },
+                         std::chrono::seconds(20));
     if (!ready || !relays_.back().running()) {
       return UnavailableError("a relay did not start:\n" + local::ReadAll(options.log_path));
     }

@@ -22,8 +22,8 @@ enum class Role : uint8_t {
 using RoleSet = uint8_t;
 inline constexpr RoleSet kNoRoles = 0;
 inline constexpr RoleSet kAllRoles = 63;
-inline constexpr Role kRoles[] = {Role::kViewer, Role::kOperator, Role::kRunner, Role::kAgent,
-                                  Role::kRelay, Role::kUser};
+inline constexpr Role kRoles[] = {Role::kViewer, Role::kOperator, Role::kRunner,
+                                  Role::kAgent,  Role::kRelay,    Role::kUser};
 
 constexpr RoleSet Only(Role role) { return static_cast<RoleSet>(role); }
 constexpr RoleSet operator|(Role a, Role b) { return static_cast<RoleSet>(Only(a) | Only(b)); }

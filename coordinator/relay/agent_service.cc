@@ -18,8 +18,7 @@ constexpr std::chrono::seconds kKeepAgents(10);
 constexpr size_t kBatchOverhead = 64 << 10;
 
 grpc::Status NoAnswer() {
-  return {grpc::StatusCode::UNAVAILABLE,
-          "the relay has no answer of the coordinator; try again"};
+  return {grpc::StatusCode::UNAVAILABLE, "the relay has no answer of the coordinator; try again"};
 }
 
 /// A call that is passed on. The agent's deadline and its end of the call apply to both.
@@ -44,8 +43,7 @@ grpc::ServerUnaryReactor* Refuse(grpc::CallbackServerContext* context, Reply* re
 }
 
 Status NotAttached(const std::string& node) {
-  return FencedError(
-      fmt::format("node {} is not attached through this relay; attach again", node));
+  return FencedError(fmt::format("node {} is not attached through this relay; attach again", node));
 }
 
 class Redirect : public rpc::Interceptor {
@@ -95,9 +93,8 @@ std::unique_ptr<rpc::ServerInterceptorFactoryInterface> MakeRedirects(Upstream& 
 
 grpc::ServerWriteReactor<pb::RelayDown>* RefusingRelays::Open(
     grpc::CallbackServerContext* /*context*/, const pb::OpenRelayRequest* /*request*/) {
-  const Status why = FailedPreconditionError(
-      fmt::format("the server at {} is a relay; `upstream` of a relay names coordinators",
-                  own_address_));
+  const Status why = FailedPreconditionError(fmt::format(
+      "the server at {} is a relay; `upstream` of a relay names coordinators", own_address_));
   return std::make_unique<RefusedRelay>(why).release();  // deletes itself in OnDone
 }
 
@@ -171,14 +168,15 @@ void AgentService::OnLost(const Status& why) {
 
 // ---- calls ----
 
-grpc::ServerWriteReactor<pb::Directive>* AgentService::Attach(
-    grpc::CallbackServerContext* context, const pb::AttachRequest* request) {
+grpc::ServerWriteReactor<pb::Directive>* AgentService::Attach(grpc::CallbackServerContext* context,
+                                                              const pb::AttachRequest* request) {
   // The agent stays with this relay when the stream ends because the coordinator changes.
   context->AddTrailingMetadata(kLeaderMetadata, own_address_);
   Status status = CheckOwnNode(*context, request->node());
   if (status.ok() && request->ByteSizeLong() > kControlMessageBytesMax - kBatchOverhead) {
-    status = ResourceExhaustedError("the inventory of the node is too large for a relay: name a "
-                                    "coordinator in its configuration");
+    status = ResourceExhaustedError(
+        "the inventory of the node is too large for a relay: name a "
+        "coordinator in its configuration");
   }
   if (!status.ok()) {
     auto refused = DirectiveStream::Make([] {});
@@ -254,8 +252,7 @@ grpc::ServerUnaryReactor* AgentService::PassOn(grpc::CallbackServerContext* cont
 }
 
 grpc::ServerUnaryReactor* AgentService::Join(grpc::CallbackServerContext* context,
-                                             const pb::JoinRequest* request,
-                                             pb::JoinReply* reply) {
+                                             const pb::JoinRequest* request, pb::JoinReply* reply) {
   const Status own = CheckOwnNode(*context, request->node());
   if (!own.ok()) return Refuse(context, reply, own);
   using Async = pb::Coordinator::StubInterface::async_interface;

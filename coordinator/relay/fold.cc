@@ -35,8 +35,12 @@ void FoldReplicas(pb::ForwardRequest* batch) {
         *left.Add() = std::move(replica);
         continue;
       }
-      const Key key{replica.job(),   replica.version().incarnation(), replica.version().step(),
-                    replica.world(), replica.tier(),                  replica.life()};
+      const Key key{replica.job(),
+                    replica.version().incarnation(),
+                    replica.version().step(),
+                    replica.world(),
+                    replica.tier(),
+                    replica.life()};
       const auto [found, added] = folded.try_emplace(key, batch->folded_size());
       if (added) {
         pb::FoldedReplicas* entry = batch->add_folded();

@@ -10,8 +10,7 @@ constexpr int64_t kStopPatienceMs = 300;
 
 Status CheckRelay(const RelayOptions& options) {
   if (options.upstream.empty()) {
-    return InvalidArgumentError(
-        "role \"relay\" needs upstream: the addresses of all coordinators");
+    return InvalidArgumentError("role \"relay\" needs upstream: the addresses of all coordinators");
   }
   HOLDFAST_ASSIGN_OR_RETURN(const Endpoint listen, ParseEndpoint(options.listen));
   auto upstream = ParseEndpointList(options.upstream);
@@ -32,8 +31,7 @@ Status CheckRelay(const RelayOptions& options) {
   return channel ? Status::Ok() : channel.error().WithContext("upstream");
 }
 
-Result<std::unique_ptr<RelayServer>> RelayServer::Start(const RelayOptions& options,
-                                                        Clock& clock) {
+Result<std::unique_ptr<RelayServer>> RelayServer::Start(const RelayOptions& options, Clock& clock) {
   HOLDFAST_RETURN_IF_ERROR(CheckRelay(options));
   std::unique_ptr<RelayServer> server(new RelayServer());
   HOLDFAST_RETURN_IF_ERROR(server->StartServices(options, clock));
@@ -44,8 +42,8 @@ Status RelayServer::StartServices(const RelayOptions& options, Clock& clock) {
   HOLDFAST_ASSIGN_OR_RETURN(endpoint_, ParseEndpoint(options.listen));
   const std::string own = options.advertise.empty() ? options.listen : options.advertise;
   HOLDFAST_ASSIGN_OR_RETURN(auto channel, LeaderChannel::Make(options.upstream, options.tls));
-  upstream_ = std::make_unique<Upstream>(UpstreamOptions{options.cluster, own}, std::move(channel),
-                                         clock);
+  upstream_ =
+      std::make_unique<Upstream>(UpstreamOptions{options.cluster, own}, std::move(channel), clock);
   agents_ = std::make_unique<AgentService>(own, *upstream_);
   relays_ = std::make_unique<RefusingRelays>(own);
   certificates_ = std::make_unique<coordinator::Certificates::CallbackService>();

@@ -232,9 +232,9 @@ void Upstream::AnswerWaiters() {
     MutexLock lock(mutex_);
     leading = leading_;
     const auto now = clock_.Now();
-    const auto waits = std::partition(
-        waiters_.begin(), waiters_.end(),
-        [&](const Waiter& one) { return !leading && !stopping_ && now < one.until; });
+    const auto waits = std::partition(waiters_.begin(), waiters_.end(), [&](const Waiter& one) {
+      return !leading && !stopping_ && now < one.until;
+    });
     std::move(waits, waiters_.end(), std::back_inserter(due));
     waiters_.erase(waits, waiters_.end());
   }

@@ -55,8 +55,7 @@ void AgentRequests::Detach(const std::string& node, AttachId attach) {
   applier_.Submit(NodeDetached{node, attach});
 }
 
-void AgentRequests::Report(const pb::ReportRequest& request, Relayed relayed,
-                           ReportDone done) {
+void AgentRequests::Report(const pb::ReportRequest& request, Relayed relayed, ReportDone done) {
   auto event = ReadReport(request);
   if (!event) {
     pb::ReportReply refused;

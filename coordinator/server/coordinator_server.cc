@@ -181,18 +181,17 @@ Status CoordinatorServer::StartServices(const CoordinatorConfig& config, Backups
   HOLDFAST_RETURN_IF_ERROR(StartCertificates(config, clock));
   HOLDFAST_RETURN_IF_ERROR(StartRelays(config, clock));
   HOLDFAST_ASSIGN_OR_RETURN(
-      server_, StartServer({guarded_.get(), guarded_certificates_.get(), guarded_relays_.get()},
-                           endpoint_, config.tls, "listen", kControlMessageBytesMax, 0,
-                           std::move(interceptors)));
+      server_,
+      StartServer({guarded_.get(), guarded_certificates_.get(), guarded_relays_.get()}, endpoint_,
+                  config.tls, "listen", kControlMessageBytesMax, 0, std::move(interceptors)));
   return Status::Ok();
 }
 
 Status CoordinatorServer::StartRelays(const CoordinatorConfig& config, Clock& clock) {
-  relays_ =
-      std::make_unique<RelayService>(config.cluster, *applier_, service_->agents(), clock);
-  HOLDFAST_ASSIGN_OR_RETURN(
-      guarded_relays_, GuardedService::Make(*relays_, coordinator::Relays::service_full_name(),
-                                            config.cluster, config.access, clock));
+  relays_ = std::make_unique<RelayService>(config.cluster, *applier_, service_->agents(), clock);
+  HOLDFAST_ASSIGN_OR_RETURN(guarded_relays_,
+                            GuardedService::Make(*relays_, coordinator::Relays::service_full_name(),
+                                                 config.cluster, config.access, clock));
   guarded_relays_->callers().Refuse(feed_->revoked());
   relays_->Identify(guarded_relays_->callers());
   service_->TakeFrom(*relays_);

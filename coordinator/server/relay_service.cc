@@ -68,8 +68,8 @@ std::string RelayService::CallerOf(grpc::CallbackServerContext& context) const {
   return callers_ == nullptr ? "" : callers_->Identify(context.c_call()).name;
 }
 
-grpc::ServerWriteReactor<pb::RelayDown>* RelayService::Open(
-    grpc::CallbackServerContext* context, const pb::OpenRelayRequest* request) {
+grpc::ServerWriteReactor<pb::RelayDown>* RelayService::Open(grpc::CallbackServerContext* context,
+                                                            const pb::OpenRelayRequest* request) {
   if (request->cluster() != cluster_) {
     const Status why = FailedPreconditionError(
         fmt::format("the relay belongs to cluster '{}', this coordinator serves '{}'",

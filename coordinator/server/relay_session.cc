@@ -95,8 +95,7 @@ Status RelaySession::Forward(const pb::ForwardRequest& batch) {
       case pb::RelayItem::kReport: {
         const auto folded = replicas.find(static_cast<uint32_t>(i));
         Report(item.link(), item.call(), item.report(),
-               folded == replicas.end() ? std::vector<StoredReplica>()
-                                        : std::move(folded->second));
+               folded == replicas.end() ? std::vector<StoredReplica>() : std::move(folded->second));
         break;
       }
       case pb::RelayItem::kObserve:

@@ -23,8 +23,8 @@ struct ClusterOptions {
   /// Node → the command that starts its agent, e.g. {"ip", "netns", "exec", "n3"}.
   std::map<int, std::vector<std::string>> agent_command_of;
   std::vector<std::string> coordinator_settings;
-  std::string endpoint;                          // of the coordinator; empty: a Unix socket
-  int coordinators = 1;                          // more than one share the store of their settings
+  std::string endpoint;  // of the coordinator; empty: a Unix socket
+  int coordinators = 1;  // more than one share the store of their settings
   /// Relays, which agents try before the coordinators: node i begins with relay i modulo their
   /// number.
   int relays = 0;

@@ -40,7 +40,8 @@ class ScaleTest : public ::testing::Test {
   }
 
   void Start() {
-    nodes_ = std::make_unique<SimulatedNodes>(coordinator_->endpoint(), load_);
+    nodes_ =
+        std::make_unique<SimulatedNodes>(std::vector<Endpoint>{coordinator_->endpoint()}, load_);
     Expect(nodes_->AwaitAttached());
     Expect(nodes_->Join());
   }

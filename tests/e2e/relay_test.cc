@@ -128,9 +128,9 @@ TEST_F(RelayTest, AgentsStayWithTheirRelayWhenTheCoordinatorIsReplaced) {
   ASSERT_NO_FATAL_FAILURE(StartAll());
   cluster_->coordinator().Kill();
   const VersionId before = Newest();
-  job_->SaveUntil([until = steady_clock::now() + milliseconds(500)] {
-    return steady_clock::now() > until;
-  }, kTimeout);
+  job_->SaveUntil(
+      [until = steady_clock::now() + milliseconds(500)] { return steady_clock::now() > until; },
+      kTimeout);
   ASSERT_TRUE(cluster_->StartCoordinator().ok());
   SaveUntilAllHaveNewer(before);
   for (int node = 0; node < kNodes; ++node) {
@@ -140,9 +140,9 @@ TEST_F(RelayTest, AgentsStayWithTheirRelayWhenTheCoordinatorIsReplaced) {
 
   const VersionId earlier = Newest();
   cluster_->coordinator().Signal(SIGSTOP);
-  job_->SaveUntil([until = steady_clock::now() + milliseconds(5'000)] {
-    return steady_clock::now() > until;
-  }, kTimeout);
+  job_->SaveUntil(
+      [until = steady_clock::now() + milliseconds(5'000)] { return steady_clock::now() > until; },
+      kTimeout);
   cluster_->coordinator().Signal(SIGCONT);
   SaveUntilAllHaveNewer(earlier);
   ExpectUndisturbed();

@@ -34,8 +34,7 @@ class RelayTest : public ServerFixture {
     ServerFixture::TearDown();
   }
   FakeAgent& AddAgent(const Endpoint& endpoint, int node, uint64_t start = 1) {
-    agents_.push_back(
-        std::make_unique<FakeAgent>(endpoint, "n" + std::to_string(node), start));
+    agents_.push_back(std::make_unique<FakeAgent>(endpoint, "n" + std::to_string(node), start));
     agents_.back()->peer_address = "unix:/tmp/p" + std::to_string(node);
     agents_.back()->slot_bytes = 1 << 20;
     return *agents_.back();
@@ -148,8 +147,7 @@ TEST_F(RelayTest, AReportOfAnEarlierStreamIsRefused) {
   second.Attach();
   ASSERT_TRUE(Eventually([&] { return !second.Directives().empty(); }));
   ASSERT_TRUE(Eventually([&] { return first.End().has_value(); }));
-  const Status late =
-      first.Hold(Epoch(), {MakeReplica("lm", V(1, 1), 0, 1, Tier::kMemory)});
+  const Status late = first.Hold(Epoch(), {MakeReplica("lm", V(1, 1), 0, 1, Tier::kMemory)});
   EXPECT_EQ(late.code(), ErrorCode::kFenced) << late.ToString();
   EXPECT_EQ(second.ListVersions("lm").versions_size(), 0);
 }
@@ -187,8 +185,8 @@ TEST_F(RelayTest, ANewCoordinatorGetsEveryInventoryAgain) {
     ASSERT_TRUE(
         agents_[node]->Hold(Epoch(), {MakeReplica("lm", V(1, 2), node, 20, Tier::kMemory)}).ok());
   }
-  EXPECT_TRUE(Eventually(
-      [&] { return agents_[0]->StateOf("lm").committed[Tier::kMemory] == V(1, 2); }));
+  EXPECT_TRUE(
+      Eventually([&] { return agents_[0]->StateOf("lm").committed[Tier::kMemory] == V(1, 2); }));
   FakeAgent direct(server_->endpoint(), "x");
   const pb::ListVersionsReply versions = direct.ListVersions("lm");
   ASSERT_GE(versions.versions_size(), 1);
