@@ -88,6 +88,7 @@ void JobService::ApplyLife(const SeenLife& seen) {
   parts_.processes.ForgetIncarnations();
   parts_.ranks.ForgetJobStates();
   for (const auto& [name, job] : parts_.jobs.TakeAll()) {
+    parts_.commits.Drop(name);
     JobState nothing;
     nothing.job = name;
     parts_.parity.SetJobState(nothing);
@@ -149,6 +150,7 @@ void JobService::Drop(const std::string& job) {
   unprotected_.erase(job);
   parts_.joins.ForgetJob(job);
   parts_.processes.ForgetGoodbyes(job);
+  parts_.commits.Drop(job);
   parts_.peer_source.Forget(job);
   parts_.shared.Forget(job);
   parts_.warnings.Set("parity/" + job, "");

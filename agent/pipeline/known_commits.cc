@@ -40,6 +40,11 @@ void KnownCommits::Add(const JobState& state) {
   Publish();
 }
 
+void KnownCommits::Drop(const std::string& job) {
+  MutexLock lock(mutex_);
+  if (named_.erase(job) != 0) changed_ = true;
+}
+
 void KnownCommits::Tick() {
   {
     MutexLock lock(mutex_);

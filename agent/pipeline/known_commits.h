@@ -35,6 +35,8 @@ class KnownCommits {
   void Load();
   /// Adds the commits of a job state.
   void Add(const JobState& state);
+  /// Call when this node no longer has the job: commits without shards here are then removed.
+  void Drop(const std::string& job);
   /// Writes what is new, if the last write was long enough ago. Call it often.
   void Tick();
   /// Writes what is new at once. Call it after the last task on `background`.

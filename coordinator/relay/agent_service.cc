@@ -7,6 +7,7 @@
 #include "coordinator/api/caller.h"
 #include "coordinator/api/channel.h"
 #include "coordinator/api/convert.h"
+#include "coordinator/api/refused_stream.h"
 
 namespace holdfast::coord::relay {
 namespace {
@@ -42,10 +43,6 @@ grpc::ServerUnaryReactor* Refuse(grpc::CallbackServerContext* context, Reply* re
   return reactor;
 }
 
-Status NotAttached(const std::string& node) {
-  return FencedError(fmt::format("node {} is not attached through this relay; attach again", node));
-}
-
 class Redirect : public rpc::Interceptor {
  public:
   explicit Redirect(Upstream& upstream) : upstream_(upstream) {}
@@ -78,13 +75,6 @@ class RedirectFactory : public rpc::ServerInterceptorFactoryInterface {
  private:
   Upstream& upstream_;
 };
-
-/// A stream that ends at once.
-class RefusedRelay : public grpc::ServerWriteReactor<pb::RelayDown> {
- public:
-  explicit RefusedRelay(const Status& why) { Finish(ToGrpc(why)); }
-  void OnDone() override { std::unique_ptr<RefusedRelay> last(this); }
-};
 }  // namespace
 
 std::unique_ptr<rpc::ServerInterceptorFactoryInterface> MakeRedirects(Upstream& upstream) {
@@ -95,7 +85,7 @@ grpc::ServerWriteReactor<pb::RelayDown>* RefusingRelays::Open(
     grpc::CallbackServerContext* /*context*/, const pb::OpenRelayRequest* /*request*/) {
   const Status why = FailedPreconditionError(fmt::format(
       "the server at {} is a relay; `upstream` of a relay names coordinators", own_address_));
-  return std::make_unique<RefusedRelay>(why).release();  // deletes itself in OnDone
+  return RefusedStream<pb::RelayDown>::Make(why);
 }
 
 // ---- links ----
@@ -202,14 +192,22 @@ grpc::ServerWriteReactor<pb::Directive>* AgentService::Attach(grpc::CallbackServ
   return stream.get();
 }
 
+template <typename Request>
+Status AgentService::SetLink(const grpc::CallbackServerContext& context, const Request& request,
+                             pb::RelayItem& item) {
+  HOLDFAST_RETURN_IF_ERROR(CheckOwnNode(context, request.node()));
+  item.set_link(LinkOf(request.node(), request.agent_start()));
+  if (item.link() != 0) return Status::Ok();
+  return FencedError(
+      fmt::format("node {} is not attached through this relay; attach again", request.node()));
+}
+
 grpc::ServerUnaryReactor* AgentService::Report(grpc::CallbackServerContext* context,
                                                const pb::ReportRequest* request,
                                                pb::ReportReply* reply) {
-  const Status own = CheckOwnNode(*context, request->node());
-  if (!own.ok()) return Refuse(context, reply, own);
   pb::RelayItem item;
-  item.set_link(LinkOf(request->node(), request->agent_start()));
-  if (item.link() == 0) return Refuse(context, reply, NotAttached(request->node()));
+  const Status linked = SetLink(*context, *request, item);
+  if (!linked.ok()) return Refuse(context, reply, linked);
   *item.mutable_report() = *request;
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   upstream_.Call(std::move(item), [reactor, reply](const pb::RelayAnswer* answer, int64_t wall) {
@@ -224,11 +222,9 @@ grpc::ServerUnaryReactor* AgentService::Report(grpc::CallbackServerContext* cont
 grpc::ServerUnaryReactor* AgentService::Observe(grpc::CallbackServerContext* context,
                                                 const pb::ObserveRequest* request,
                                                 pb::ObserveReply* reply) {
-  const Status own = CheckOwnNode(*context, request->node());
-  if (!own.ok()) return Refuse(context, reply, own);
   pb::RelayItem item;
-  item.set_link(LinkOf(request->node(), request->agent_start()));
-  if (item.link() == 0) return Refuse(context, reply, NotAttached(request->node()));
+  const Status linked = SetLink(*context, *request, item);
+  if (!linked.ok()) return Refuse(context, reply, linked);
   *item.mutable_observe() = *request;
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   upstream_.Call(std::move(item), [reactor, reply](const pb::RelayAnswer* answer, int64_t) {

@@ -61,6 +61,10 @@ class AgentService : public coordinator::Coordinator::CallbackService, public Do
 
   /// Returns the link of an agent; 0: it has none.
   uint32_t LinkOf(const std::string& node, uint64_t agent_start);
+  /// Sets the link of the agent that sent the request. Fenced: it has none.
+  template <typename Request>
+  Status SetLink(const grpc::CallbackServerContext& context, const Request& request,
+                 coordinator::RelayItem& item);
   /// Removes a link. Returns its stream, or null if it was removed before.
   std::shared_ptr<DirectiveStream> Remove(uint32_t link);
   void OnStreamEnd(uint32_t link);

@@ -9,19 +9,13 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "coordinator/api/convert.h"
+#include "coordinator/api/refused_stream.h"
 #include "coordinator/server/calls.h"
 
 namespace holdfast::coord {
 namespace {
 /// Directives and answers are collected for this long: those of a commit are then one message.
 constexpr std::chrono::milliseconds kCollect(5);
-
-/// A stream that ends at once.
-class RefusedRelay : public grpc::ServerWriteReactor<pb::RelayDown> {
- public:
-  explicit RefusedRelay(const Status& why) { Finish(ToGrpc(why)); }
-  void OnDone() override { std::unique_ptr<RefusedRelay> last(this); }
-};
 }  // namespace
 
 RelayService::RelayService(std::string cluster, Applier& applier, AgentRequests& agents,
@@ -74,7 +68,7 @@ grpc::ServerWriteReactor<pb::RelayDown>* RelayService::Open(grpc::CallbackServer
     const Status why = FailedPreconditionError(
         fmt::format("the relay belongs to cluster '{}', this coordinator serves '{}'",
                     request->cluster(), cluster_));
-    return std::make_unique<RefusedRelay>(why).release();  // deletes itself in OnDone
+    return RefusedStream<pb::RelayDown>::Make(why);
   }
   const uint64_t number = RandomSeed() | 1;
   const std::string relay = request->relay();

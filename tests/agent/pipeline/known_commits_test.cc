@@ -102,6 +102,24 @@ TEST_F(KnownCommitsTest, CommitsStayAsLongAsTheShardsAreHere) {
   EXPECT_TRUE(Writes({CommitOf(31)}));
 }
 
+TEST_F(KnownCommitsTest, AJobThatIsNoLongerHereLeavesNothing) {
+  auto rank = Reserve("job", Rank{0});
+  ASSERT_TRUE(rank) << rank.error().ToString();
+  Put(*rank, V(10));
+  commits_->Add(StateWith({CommitOf(10), CommitOf(11)}));
+  ASSERT_TRUE(Writes({CommitOf(10), CommitOf(11)}));
+  commits_->Drop("job");
+  clock_.Advance(std::chrono::seconds(2));
+  EXPECT_TRUE(Writes({CommitOf(10)})) << "a shard of it is still here";
+  ASSERT_TRUE((*rank)->slots.pins().Discard(V(10)).ok());
+  JobState other = StateWith({});
+  other.job = "other";
+  other.commits = {{"other", LifeId{5}, V(1), 1, 7}};
+  commits_->Add(other);
+  clock_.Advance(std::chrono::seconds(2));
+  EXPECT_TRUE(Writes(other.commits));
+}
+
 TEST_F(KnownCommitsTest, ACommitWithoutALifeProvesNothing) {
   commits_->Add(StateWith({CommitOf(10, 0)}));
   EXPECT_THAT(listing_.listed, IsEmpty());
