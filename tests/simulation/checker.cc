@@ -36,10 +36,12 @@ void Checker::OnVersion(const coord::Mutation& mutation) {
   if (record->phase == coord::Phase::kRemoving) {
     const auto required = Required(view);
     // A newer version that was restored replaces the required one, also one that the store knew
-    // only from an older copy of itself.
-    const bool replaced =
-        required && view.decided && *view.decided > *required && view.tiers[*view.decided] != 0;
-    if (required && record->version == *required && before != 0 && !replaced) {
+    // only from an older copy of itself. So does a newer one on disk of that copy.
+    const auto replaces = [&](const std::optional<VersionId>& newer, uint32_t tiers) {
+      return newer && *newer > *required && (view.tiers[*newer] & tiers) != 0;
+    };
+    if (required && record->version == *required && before != 0 && !replaces(view.decided, ~0U) &&
+        !replaces(view.copied, TierBit(Tier::kDisk))) {
       Fail(fmt::format("{} of {} is removed although it is the newest that a restore can use",
                        ToString(record->version), record->job));
     }
@@ -142,10 +144,11 @@ void Checker::OnDecision(const std::string& job, JobView& view, std::optional<Ve
   view.decided = version;
   // Newer versions of earlier incarnations are abandoned now. A stored lineage may be written
   // again later, when its own versions exist.
-  std::erase_if(view.newest, [&](const auto& entry) {
-    const VersionId newest = entry.second.version;
+  const auto abandoned = [&](VersionId newest) {
     return newest.incarnation < view.incarnation && (!version || newest > *version);
-  });
+  };
+  std::erase_if(view.newest, [&](const auto& entry) { return abandoned(entry.second.version); });
+  if (view.copied && abandoned(*view.copied)) view.copied.reset();
 }
 
 bool Checker::IsUnbroken(const JobView& view, Tier tier) const {
@@ -204,6 +207,7 @@ void Checker::OnStoreReplaced(const std::map<std::string, std::string, std::less
     view.parity.clear();
     view.incarnation = {};
     view.restored.clear();
+    view.copied.reset();
   }
   ++store_life_;
   store_lost_ = records.empty();
@@ -212,8 +216,13 @@ void Checker::OnStoreReplaced(const std::map<std::string, std::string, std::less
   notified_.clear();
   for (const auto& [key, value] : records) {
     if (const auto version = coord::DecodeVersion(key, value)) {
-      jobs_[version->job].tiers[version->version] =
-          version->phase == coord::Phase::kCommitted ? version->tiers : 0;
+      JobView& view = jobs_[version->job];
+      const uint32_t tiers = version->phase == coord::Phase::kCommitted ? version->tiers : 0;
+      view.tiers[version->version] = tiers;
+      const bool on_disk = (tiers & TierBit(Tier::kDisk)) != 0;
+      if (on_disk && (!view.copied || *view.copied < version->version)) {
+        view.copied = version->version;
+      }
     } else if (const auto lineage = coord::DecodeLineage(key, value)) {
       Incarnation& newest = jobs_[lineage->job].incarnation;
       newest = std::max(newest, lineage->incarnation);
@@ -225,6 +234,7 @@ void Checker::OnForgotten(const std::string& job) {
   JobView& view = jobs_[job];
   view.tiers.clear();
   view.newest.clear();
+  view.copied.reset();
   view.incarnation = {};
 }
 

@@ -94,8 +94,11 @@ class Checker {
     std::optional<uint64_t> saved_by;
   };
   struct JobView {
-    std::map<VersionId, uint32_t> tiers;    // of the stored versions
-    std::map<Tier, Promise> newest;         // by tier
+    std::map<VersionId, uint32_t> tiers;  // of the stored versions
+    std::map<Tier, Promise> newest;       // by tier; of this life of the store
+    /// The newest version on disk that an older copy of the store knew. Nothing is promised of it,
+    /// since its shards may be lost, but it replaces older versions.
+    std::optional<VersionId> copied;
     std::map<uint64_t, Restored> restored;  // by run
     std::map<uint64_t, Incarnation> runs;
     std::map<Incarnation, uint32_t> parity;
