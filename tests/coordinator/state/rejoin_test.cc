@@ -4,11 +4,10 @@
 
 namespace holdfast::coord {
 namespace {
-/// What the agent reports about the process that joins.
-enum class Start { kUnknown, kNew, kReturn };
-
 class RejoinTest : public testing::Test {
  protected:
+  /// What the agent reports about the process that joins.
+  enum class Start { kUnknown, kNew, kReturn };
   RejoinTest() {
     h_.Attach("n0");
     h_.Attach("n1");

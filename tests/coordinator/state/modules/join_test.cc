@@ -3,11 +3,10 @@
 
 namespace holdfast::coord {
 namespace {
-/// What the agent reports about the process that joins.
-enum class Start { kUnknown, kNew };
-
 class JoinModule : public ModuleTest {
  protected:
+  /// What the agent reports about the process that joins.
+  enum class Start { kUnknown, kNew };
   Reply Join(uint32_t rank, const std::string& run, Start start = Start::kNew, uint32_t world = 2) {
     effects.clear();
     RankJoined event;
