@@ -307,11 +307,11 @@ HttpServer::~HttpServer() = default;
 
 Result<std::unique_ptr<HttpServer>> HttpServer::Start(const HttpOptions& options,
                                                       const HttpCertificate& tls, int threads,
-                                                      HttpHandler& handler) {
+                                                      HttpHandler& handler, Clock& clock) {
   HOLDFAST_RETURN_IF_ERROR(CheckHttp(options, tls));
   std::unique_ptr<HttpServer> server(new HttpServer());
   HOLDFAST_ASSIGN_OR_RETURN(Endpoint endpoint, ParseEndpoint(options.listen));
-  server->library_ = std::make_unique<Library>(options, tls, threads, handler);
+  server->library_ = std::make_unique<Library>(options, tls, threads, handler, clock);
   if (Status status = server->library_->Start(endpoint); !status.ok()) {
     return Fail(UnavailableError(fmt::format("{}.listen {}: cannot listen there ({})",
                                              options.section, options.listen, status.message())));

@@ -85,7 +85,7 @@ struct NodeReported {
 
 struct RankJoined : JoinRequest {
   RequestId request = 0;
-  std::string node;
+  std::string node = {};
   uint64_t agent_start = 0;
   /// An older agent, which does not report whether the process joined before.
   bool may_have_joined = false;
@@ -93,7 +93,7 @@ struct RankJoined : JoinRequest {
 
 struct RestoreRequested : RestoreRequest {
   RequestId request = 0;
-  std::string node;
+  std::string node = {};
 };
 
 /// The caller of a RestoreRequested no longer waits.
