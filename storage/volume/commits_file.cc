@@ -13,8 +13,8 @@
 namespace holdfast {
 namespace {
 constexpr uint32_t kFormat = 1;
-constexpr uint64_t kFileBytesMax = 2 << 20;
-constexpr std::string_view kFormatKey = "holdfast_commits = ";
+constexpr uint64_t kCommitsBytesMax = 2 << 20;
+constexpr std::string_view kCommitsKey = "holdfast_commits = ";
 constexpr std::string_view kCommitKey = "commit = ";
 constexpr size_t kHexDigits = 16;
 
@@ -62,7 +62,7 @@ std::optional<VersionCommit> ParseCommit(std::string_view line) {
 }  // namespace
 
 std::string RenderCommits(const std::vector<VersionCommit>& commits) {
-  std::string text = fmt::format("{}{}\n", kFormatKey, kFormat);
+  std::string text = fmt::format("{}{}\n", kCommitsKey, kFormat);
   for (const VersionCommit& commit : commits) text += Render(commit);
   return text + ChecksumLine(text);
 }
@@ -72,8 +72,8 @@ Result<std::vector<VersionCommit>> ParseCommits(std::string_view text) {
   std::string_view rest = text.substr(0, text.size() - std::min(text.size(), checksum_bytes));
   const bool sound = text.substr(rest.size()) == ChecksumLine(rest);
   const std::string_view first = Take(rest, '\n');
-  if (sound && first.starts_with(kFormatKey)) {
-    const auto format = ParseNumber<uint32_t>(first.substr(kFormatKey.size()), 10);
+  if (sound && first.starts_with(kCommitsKey)) {
+    const auto format = ParseNumber<uint32_t>(first.substr(kCommitsKey.size()), 10);
     if (format && *format > kFormat) {
       return Fail(UnsupportedError(
           fmt::format("{} has format {}, but this build reads up to {}: use a newer Holdfast",
@@ -92,7 +92,7 @@ Result<std::vector<VersionCommit>> ParseCommits(std::string_view text) {
 }
 
 Result<std::vector<VersionCommit>> ReadCommits(Directory& dir) {
-  auto text = dir.ReadSmallFile(std::string(kCommitsName), kFileBytesMax);
+  auto text = dir.ReadSmallFile(std::string(kCommitsName), kCommitsBytesMax);
   if (!text && text.error().code() == ErrorCode::kNotFound) return std::vector<VersionCommit>{};
   if (!text) return Fail(text.error());
   return ParseCommits(*text);

@@ -11,8 +11,8 @@
 namespace holdfast {
 namespace {
 constexpr uint32_t kSeenLifeFormat = 1;
-constexpr uint64_t kFileBytesMax = 4096;
-constexpr std::string_view kFormatKey = "holdfast_life = ";
+constexpr uint64_t kLifeBytesMax = 4096;
+constexpr std::string_view kLifeKey = "holdfast_life = ";
 
 /// Returns the number of a line "key = number" of `text`; 0 when there is none.
 uint64_t NumberOf(std::string_view text, std::string_view key) {
@@ -26,17 +26,17 @@ uint64_t NumberOf(std::string_view text, std::string_view key) {
 
 std::string RenderSeenLife(const SeenLife& seen) {
   const std::string text =
-      fmt::format("{}{}\nlife = \"{}\"\nepoch = {}\nunlabeled = \"{}\"\n", kFormatKey,
+      fmt::format("{}{}\nlife = \"{}\"\nepoch = {}\nunlabeled = \"{}\"\n", kLifeKey,
                   kSeenLifeFormat, ToString(seen.life), seen.epoch.value, ToString(seen.unlabeled));
   return text + fmt::format("crc32c = \"{:08x}\"\n", Crc32c(std::as_bytes(std::span(text))));
 }
 
 Result<SeenLife> ParseSeenLife(std::string_view text) {
-  if (text.starts_with(kFormatKey) && NumberOf(text, kFormatKey) > kSeenLifeFormat) {
+  if (text.starts_with(kLifeKey) && NumberOf(text, kLifeKey) > kSeenLifeFormat) {
     return Fail(
         UnsupportedError(fmt::format("{} has format {}, but this build reads up to {}: use a newer "
                                      "Holdfast",
-                                     kSeenLifeName, NumberOf(text, kFormatKey), kSeenLifeFormat)));
+                                     kSeenLifeName, NumberOf(text, kLifeKey), kSeenLifeFormat)));
   }
   const auto life_of = [text](std::string_view key) {
     const size_t at = text.find(key);
@@ -53,7 +53,7 @@ Result<SeenLife> ParseSeenLife(std::string_view text) {
 }
 
 Result<SeenLife> ReadSeenLife(Directory& dir) {
-  auto text = dir.ReadSmallFile(std::string(kSeenLifeName), kFileBytesMax);
+  auto text = dir.ReadSmallFile(std::string(kSeenLifeName), kLifeBytesMax);
   if (!text && text.error().code() == ErrorCode::kNotFound) return SeenLife{};
   if (!text) return Fail(text.error());
   return ParseSeenLife(*text);

@@ -121,7 +121,7 @@ class LostStoreTest : public ProtectedCluster {
     ExpectRestored(lost.version, lost.originals);
     // The rank of the lost node restores by decoding, or from the disk of its node if that has been
     // repaired by now.
-    EXPECT_EQ(fmt::format("{}", ExpectBack(VersionId{}, {}).version), lost.version);
+    EXPECT_EQ(ToString(ExpectBack(VersionId{}, {}).version), lost.version);
     const auto repaired = [&] { return OnNode(lost.version, kLost) == lost.originals[kLost]; };
     EXPECT_TRUE(WaitUntil(repaired, kTimeout)) << Evidence();
   }
