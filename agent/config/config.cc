@@ -11,6 +11,7 @@
 #include "base/endpoint.h"
 #include "base/ids.h"
 #include "base/log_level.h"
+#include "coordinator/api/certificate_keeper.h"
 #include "coordinator/api/leader_channel.h"
 #include "storage/remote/remote_url.h"
 
@@ -40,6 +41,10 @@ void BindNode(AgentConfig& config, ConfigSchema& schema) {
              "Address of the coordinator: unix:/path or host:port. Of several coordinators: all "
              "addresses, separated by commas. host:port only with [tls], or with "
              "insecure_loopback.");
+  schema.Add("relay_return_s", &config.relay_return_s,
+             "Seconds, on average, after which an agent returns to a relay earlier in the list of "
+             "coordinator that serves again. 0: it stays where it is.",
+             0, 86'400);
   schema.Add(
       "data_listen", &config.data_listen,
       "Address for shard readers (agents, operators): unix:/path or host:port (port 0: any). "
@@ -217,6 +222,7 @@ Status AgentConfig::Check() const {
     return InvalidArgumentError(
         fmt::format("workers.log_dir '{}' is not an absolute path", workers_log_dir));
   }
+  HOLDFAST_RETURN_IF_ERROR(coord::CertificateKeeper::Check(tls, tls_renew));
   HOLDFAST_RETURN_IF_ERROR(coord::CheckMetrics(metrics, {tls.cert, tls.key}));
   auto named = Labels();
   if (!named) return named.error();

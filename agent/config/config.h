@@ -19,6 +19,7 @@ struct AgentConfig {
   std::string cluster = "holdfast";
   std::string node;  // default: the host's name
   std::string coordinator = "unix:/run/holdfast/coordinator.sock";
+  int64_t relay_return_s = 60;
   std::string data_listen;  // empty: data.sock in run_dir
   std::string run_dir = "/run/holdfast";
   std::vector<std::string> data_dirs = {"/var/lib/holdfast/data"};

@@ -18,7 +18,6 @@
 #include "agent/pipeline/node.h"
 #include "agent/pipeline/rank_status.h"
 #include "agent/server/agent_identity.h"
-#include "agent/server/certificate_keeper.h"
 #include "agent/server/data_service.h"
 #include "agent/server/file_owners.h"
 #include "agent/server/grpc_link.h"
@@ -34,6 +33,7 @@
 #include "base/log_level.h"
 #include "base/metrics/metrics_server.h"
 #include "base/process.h"
+#include "coordinator/api/certificate_keeper.h"
 #include "storage/remote/remote_directory.h"
 #include "storage/remote/remote_url.h"
 #include "storage/volume/volume.h"
@@ -178,7 +178,7 @@ class AgentApplication final : public Application {
   std::unique_ptr<GpuWatch> gpus_;
   std::unique_ptr<TelemetrySender> telemetry_;
   certificates::RevokedNames revoked_;
-  std::unique_ptr<CertificateKeeper> certificates_;  // null: no TLS
+  std::unique_ptr<coord::CertificateKeeper> certificates_;  // null: no TLS
   std::unique_ptr<DataService> data_;
   std::unique_ptr<coord::GuardedService> guarded_data_;
   std::unique_ptr<coord::ApiServer> data_server_;
@@ -277,6 +277,7 @@ Status AgentApplication::OpenLink(std::unique_ptr<coord::LeaderChannel> coordina
     const ArenaUsage usage = arena_->usage();
     return ArenaUse{.bytes = usage.budget_bytes, .reserved_bytes = usage.reserved_bytes};
   };
+  link.relay_return_ms = config_.relay_return_s * 1'000;
   link.no_parity = !config_.peers_enabled;
   link.peer_address = [this]() -> std::string {
     return config_.peers.advertise.empty() ? peer_server_->address() : config_.peers.advertise;
@@ -379,8 +380,8 @@ Status AgentApplication::Serve() {
   if (config_.tls.configured()) {
     HOLDFAST_ASSIGN_OR_RETURN(auto coordinators,
                               coord::LeaderChannel::Make(config_.coordinator, config_.tls));
-    certificates_ = std::make_unique<CertificateKeeper>(config_.tls, config_.tls_renew,
-                                                        std::move(coordinators), revoked_, clock_);
+    certificates_ = std::make_unique<coord::CertificateKeeper>(
+        config_.tls, config_.tls_renew, std::move(coordinators), revoked_, clock_);
     certificates_->Start();
   }
   link_->Start(*node_, data_address_);

@@ -165,6 +165,7 @@ void GrpcCoordinatorLink::AttachLoop() {
       was_attached = std::exchange(attached_, false);
       stream_ = nullptr;
       if (stopping_) return;
+      if (std::exchange(planned_, false)) continue;
     }
     if (was_attached || status.ToString() != last_error) {
       last_error = status.ToString();
@@ -187,7 +188,7 @@ std::optional<GrpcCoordinatorLink::Leading> GrpcCoordinatorLink::AskWhetherItLea
   const grpc::Status sent = coordinators_->stub(coordinator).GetStatus(context, request, &reply);
   EndCall(context);
   if (!sent.ok() || reply.epoch() == 0) return std::nullopt;
-  return Leading{LifeId{reply.life()}, Epoch{reply.epoch()}};
+  return Leading{LifeId{reply.life()}, Epoch{reply.epoch()}, reply.relay()};
 }
 
 Status GrpcCoordinatorLink::FindLeader() {
@@ -215,31 +216,67 @@ Status GrpcCoordinatorLink::FindLeader() {
 
 void GrpcCoordinatorLink::SearchLoop() {
   while (Pause(kSearchPauseMs)) {
-    SeenLife seen;
-    {
-      MutexLock lock(mutex_);
-      if (!asked_since_) continue;
-      const auto silent = clock_.Now() - *asked_since_;
-      if (silent < std::chrono::milliseconds(kSearchAfterMs)) continue;
-      seen = seen_;
-    }
-    const size_t current = coordinators_->current();
-    // A relay, or the coordinator behind it, may be stopped. Only a relay that answers nothing is
-    // left for another way to the same leader.
-    grpc::ClientContext asked;
-    const bool answers = AskWhetherItLeads(current, &asked, kAliveTimeoutMs).has_value();
-    for (size_t other = 0; other < coordinators_->size(); ++other) {
-      if (other == current) continue;
-      grpc::ClientContext context;
-      const std::optional<Leading> leading = AskWhetherItLeads(other, &context, kSearchTimeoutMs);
-      if (!leading || leading->life != seen.life || leading->epoch < seen.epoch) continue;
-      if (leading->epoch == seen.epoch && answers) continue;
-      Log(LogLevel::kWarn, "CoordinatorSilent",
-          {Kv("coordinator", coordinators_->address(current)),
-           Kv("leader", coordinators_->address(other))});
-      Switch(other);
-      break;
-    }
+    SearchLeader();
+    ReturnToRelay();
+  }
+}
+
+void GrpcCoordinatorLink::SearchLeader() {
+  SeenLife seen;
+  {
+    MutexLock lock(mutex_);
+    if (!asked_since_) return;
+    const auto silent = clock_.Now() - *asked_since_;
+    if (silent < std::chrono::milliseconds(kSearchAfterMs)) return;
+    seen = seen_;
+  }
+  const size_t current = coordinators_->current();
+  // A relay, or the coordinator behind it, may be stopped. Only a relay that answers nothing is
+  // left for another way to the same leader.
+  grpc::ClientContext asked;
+  const bool answers = AskWhetherItLeads(current, &asked, kAliveTimeoutMs).has_value();
+  for (size_t other = 0; other < coordinators_->size(); ++other) {
+    if (other == current) continue;
+    grpc::ClientContext context;
+    const std::optional<Leading> leading = AskWhetherItLeads(other, &context, kSearchTimeoutMs);
+    if (!leading || leading->life != seen.life || leading->epoch < seen.epoch) continue;
+    if (leading->epoch == seen.epoch && answers) continue;
+    Log(LogLevel::kWarn, "CoordinatorSilent",
+        {Kv("coordinator", coordinators_->address(current)),
+         Kv("leader", coordinators_->address(other))});
+    return Switch(other);
+  }
+}
+
+void GrpcCoordinatorLink::ReturnToRelay() {
+  const size_t current = coordinators_->current();
+  const Clock::TimePoint now = clock_.Now();
+  const bool moved = std::exchange(away_at_, current) != current;
+  if (options_.relay_return_ms == 0 || current == 0 || (!moved && now < return_at_)) return;
+  // Each agent waits for another time, so that not all return at once.
+  const size_t spread =
+      std::hash<std::string>()(options_.node + std::to_string(now.time_since_epoch().count()));
+  const auto wait = options_.relay_return_ms / 2 +
+                    static_cast<int64_t>(spread % static_cast<uint64_t>(options_.relay_return_ms));
+  return_at_ = now + std::chrono::milliseconds(wait);
+  if (moved) return;
+  SeenLife seen;
+  {
+    MutexLock lock(mutex_);
+    if (!attached_) return;
+    seen = seen_;
+  }
+  for (size_t earlier = 0; earlier < current; ++earlier) {
+    grpc::ClientContext context;
+    const std::optional<Leading> leading = AskWhetherItLeads(earlier, &context, kSearchTimeoutMs);
+    if (!leading || !leading->relay) continue;
+    if (leading->life != seen.life || leading->epoch < seen.epoch) continue;
+    Log(LogLevel::kInfo, "RelayReturned",
+        {Kv("relay", coordinators_->address(earlier)),
+         Kv("instead_of", coordinators_->address(current))});
+    // Calls that the current address serves go on there.
+    coordinators_->Choose(earlier);
+    return AttachAgain(/*planned=*/true);
   }
 }
 
@@ -425,10 +462,12 @@ void GrpcCoordinatorLink::SendLoop() {
   }
 }
 
-void GrpcCoordinatorLink::AttachAgain() {
+void GrpcCoordinatorLink::AttachAgain(bool planned) {
   MutexLock lock(mutex_);
   attached_ = false;
-  if (stream_ != nullptr) stream_->TryCancel();
+  if (stream_ == nullptr) return;
+  planned_ = planned;
+  stream_->TryCancel();
 }
 
 bool GrpcCoordinatorLink::AwaitAttachedToSend() {

@@ -39,6 +39,9 @@ struct GrpcLinkOptions {
   uint32_t shared_tiers = 0;                  // mask of TierBit that the node reaches
   uint64_t disk_every = 0;                    // steps divisible by it go to disk; 0: all
   int64_t heartbeat_ms = 500;
+  /// How long the agent stays away from a relay earlier in its list that serves again, on average;
+  /// 0: until the current address fails.
+  int64_t relay_return_ms = 60'000;
   /// Empty: this node launches no workers, and the next two functions are not called.
   std::string worker_address;
   std::function<std::vector<WorkerState>()> workers;
@@ -61,7 +64,7 @@ struct GrpcLinkOptions {
 /// heartbeats. It repeats each batch until the coordinator acknowledges the batch. Directives of a
 /// coordinator with an older epoch than one already seen are ignored. The third thread asks the
 /// other coordinators who leads while the current one does not answer: a stopped process keeps its
-/// connections.
+/// connections. It also returns to a relay earlier in the list that serves again.
 class GrpcCoordinatorLink final : public CoordinatorLink {
  public:
   /// `clock` outlives the link.
@@ -117,12 +120,16 @@ class GrpcCoordinatorLink final : public CoordinatorLink {
   Status AttachOnce();
   /// Ok: the current coordinator leads. Otherwise goes on to another one.
   Status FindLeader();
+  void SearchLoop();
   /// While a call to the current coordinator is silent, searches the others for a new leader. When
   /// the current one is a relay that does not answer at all, any way to the leader will do.
-  void SearchLoop();
+  void SearchLeader();
+  /// From time to time, attaches through a relay earlier in the list that has the leader again.
+  void ReturnToRelay();
   struct Leading {
     LifeId life;
     Epoch epoch;
+    bool relay = false;  // a relay answered for the coordinator
   };
   /// Returns the life and epoch of a coordinator, if it leads.
   std::optional<Leading> AskWhetherItLeads(size_t coordinator, grpc::ClientContext* context,
@@ -137,8 +144,9 @@ class GrpcCoordinatorLink final : public CoordinatorLink {
   /// Blocks until attached; returns false when stopping. A coordinator without directives for this
   /// node sends nothing on the stream; QueryEpoch() then requests its epoch.
   bool AwaitAttachedToSend();
-  /// Ends the stream, so that the next one brings the complete inventory.
-  void AttachAgain();
+  /// Ends the stream, so that the next one brings the complete inventory. `planned`: not because of
+  /// an error.
+  void AttachAgain(bool planned = false);
   void QueryEpoch();
   Status SendBatch(const ReportBatch& batch);
   /// Fills the workers of an AttachRequest or a ReportRequest.
@@ -171,11 +179,15 @@ class GrpcCoordinatorLink final : public CoordinatorLink {
   CondVar changed_;
   bool stopping_ HOLDFAST_GUARDED_BY(mutex_) = false;
   bool attached_ HOLDFAST_GUARDED_BY(mutex_) = false;
+  bool planned_ HOLDFAST_GUARDED_BY(mutex_) = false;  // the stream ends without an error
   SeenLife seen_ HOLDFAST_GUARDED_BY(mutex_);
   // Only the attach thread uses these three.
   SeenLife last_stored_;  // last value passed to options_.store_seen
   LifeId reported_life_;  // last life passed to the handler
   size_t strangers_ = 0;  // leaders in a row of another life than the one that this agent follows
+  // Only the search thread uses these two.
+  size_t away_at_ = 0;  // the address at which return_at_ was set
+  Clock::TimePoint return_at_;
   grpc::ClientContext* stream_ HOLDFAST_GUARDED_BY(mutex_) = nullptr;
   Clock::TimePoint stream_since_ HOLDFAST_GUARDED_BY(mutex_);
   std::set<grpc::ClientContext*> calls_ HOLDFAST_GUARDED_BY(mutex_);

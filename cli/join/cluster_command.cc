@@ -21,13 +21,14 @@ These commands need no coordinator: they read and write the files of the authori
 
 init      makes the authority, the coordinator's certificate and configuration, and the certificate
           of the first operator
-issue     issues one certificate with the authority's key: for further coordinators, and for an
-          operator when no operator has a valid certificate
+issue     issues one certificate with the authority's key: for further coordinators, for relays, and
+          for an operator when no operator has a valid certificate
 rotate-ca replaces the authority on a running cluster, in three steps; see docs/security.md
 
 Examples:
   holdfast cluster init --listen node-1:7070
   holdfast cluster issue --role coordinator --name node-2 --out node-2.pem
+  holdfast cluster issue --role relay --name relay-1 --host relay-1 --out relay-1.pem
   holdfast cluster rotate-ca begin
 )";
 

@@ -90,6 +90,11 @@ grpc::ServerWriteReactor<pb::RelayDown>* RefusingRelays::Open(
 
 // ---- links ----
 
+size_t AgentService::agents() {
+  MutexLock lock(mutex_);
+  return agents_.size();
+}
+
 uint32_t AgentService::LinkOf(const std::string& node, uint64_t agent_start) {
   MutexLock lock(mutex_);
   const auto found = agents_.find({node, agent_start});
@@ -296,6 +301,7 @@ grpc::ServerUnaryReactor* AgentService::GetStatus(grpc::CallbackServerContext* c
     }
     reply->set_life(leading->life);
     reply->set_epoch(leading->epoch);
+    reply->set_relay(true);
     reactor->Finish(grpc::Status::OK);
   });
   return reactor;

@@ -25,6 +25,9 @@ class AgentService : public coordinator::Coordinator::CallbackService, public Do
   AgentService(std::string own_address, Upstream& upstream)
       : own_address_(std::move(own_address)), upstream_(upstream) {}
 
+  /// Returns how many agents are attached.
+  size_t agents();
+
   void OnDirective(const coordinator::RelayDirective& directive) override;
   void OnEnd(const coordinator::RelayEnd& end) override;
   void OnLost(const Status& why) override;

@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 #include <grpc/support/time.h>
 
+#include "base/log.h"
+#include "coordinator/relay/metrics.h"
+
 namespace holdfast::coord::relay {
 namespace {
 constexpr int64_t kStopPatienceMs = 300;
@@ -28,7 +31,9 @@ Status CheckRelay(const RelayOptions& options) {
     }
   }
   auto channel = LeaderChannel::Make(options.upstream, options.tls);
-  return channel ? Status::Ok() : channel.error().WithContext("upstream");
+  if (!channel) return channel.error().WithContext("upstream");
+  HOLDFAST_RETURN_IF_ERROR(CertificateKeeper::Check(options.tls, options.tls_renew));
+  return CheckMetrics(options.metrics, {options.tls.cert, options.tls.key});
 }
 
 Result<std::unique_ptr<RelayServer>> RelayServer::Start(const RelayOptions& options, Clock& clock) {
@@ -57,13 +62,14 @@ Status RelayServer::StartServices(const RelayOptions& options, Clock& clock) {
   HOLDFAST_ASSIGN_OR_RETURN(guarded_certificates_,
                             guard(*certificates_, coordinator::Certificates::service_full_name()));
   if (options.tls.configured()) {
-    HOLDFAST_ASSIGN_OR_RETURN(trust_channel_, LeaderChannel::Make(options.upstream, options.tls));
-    trust_ = std::make_unique<TrustFollower>(*trust_channel_, revoked_, nullptr, clock);
+    HOLDFAST_ASSIGN_OR_RETURN(auto separate, LeaderChannel::Make(options.upstream, options.tls));
+    keeper_ = std::make_unique<CertificateKeeper>(options.tls, options.tls_renew,
+                                                  std::move(separate), revoked_, clock);
     for (GuardedService* one :
          {guarded_agents_.get(), guarded_relays_.get(), guarded_certificates_.get()}) {
       one->callers().Refuse(revoked_);
     }
-    trust_->Start();
+    keeper_->Start();
   }
   InterceptorFactories interceptors;
   interceptors.push_back(MakeRedirects(*upstream_));
@@ -73,11 +79,19 @@ Status RelayServer::StartServices(const RelayOptions& options, Clock& clock) {
                   endpoint_, options.tls, "listen", kControlMessageBytesMax, 0,
                   std::move(interceptors)));
   upstream_->Start(*agents_);
+  if (!options.metrics.enabled()) return Status::Ok();
+  HOLDFAST_ASSIGN_OR_RETURN(
+      metrics_, MetricsServer::Start(options.metrics, {options.tls.cert, options.tls.key},
+                                     [this] { return CollectMetrics(*agents_, *upstream_); }));
+  Log(LogLevel::kInfo, "MetricsListening",
+      {Kv("address", metrics_->address()), Kv("https", metrics_->https()),
+       Kv("textfile", options.metrics.textfile)});
   return Status::Ok();
 }
 
 RelayServer::~RelayServer() {
-  if (trust_) trust_->Stop();
+  metrics_.reset();
+  if (keeper_) keeper_->Stop();
   // Before the server: it ends the waiting calls and the streams, so the shutdown is short.
   if (upstream_) upstream_->Stop();
   if (server_ == nullptr) return;

@@ -5,9 +5,10 @@
 
 #include "base/certificates/revoked_names.h"
 #include "base/clock.h"
+#include "base/metrics/metrics_server.h"
 #include "coordinator/api/access_guard.h"
+#include "coordinator/api/certificate_keeper.h"
 #include "coordinator/api/channel.h"
-#include "coordinator/api/trust_follower.h"
 #include "coordinator/relay/agent_service.h"
 #include "coordinator/relay/upstream.h"
 
@@ -19,10 +20,13 @@ struct RelayOptions {
   std::string advertise;  // empty: `listen`
   std::string upstream;   // the coordinators, separated by commas
   TlsFiles tls;
+  bool tls_renew = false;
   AccessOptions access;
+  MetricsOptions metrics;
 };
 
-/// Checks the addresses. InvalidArgument: there are no coordinators, or the relay is one of them.
+/// Checks the addresses and files. InvalidArgument: there are no coordinators, or the relay is one
+/// of them.
 Status CheckRelay(const RelayOptions& options);
 
 /// A running relay. Its destructor stops it in order.
@@ -34,6 +38,8 @@ class RelayServer {
 
   /// Returns the listening address, with the port that was bound.
   const Endpoint& endpoint() const { return endpoint_; }
+  /// Returns the address for metrics, with the port that was bound; empty if metrics are off.
+  std::string metrics_address() const { return metrics_ ? metrics_->address() : ""; }
 
  private:
   RelayServer() = default;
@@ -41,8 +47,7 @@ class RelayServer {
 
   Endpoint endpoint_;
   certificates::RevokedNames revoked_;
-  std::unique_ptr<LeaderChannel> trust_channel_;
-  std::unique_ptr<TrustFollower> trust_;
+  std::unique_ptr<CertificateKeeper> keeper_;  // null: no TLS
   std::unique_ptr<Upstream> upstream_;
   std::unique_ptr<AgentService> agents_;
   std::unique_ptr<RefusingRelays> relays_;
@@ -51,6 +56,7 @@ class RelayServer {
   std::unique_ptr<GuardedService> guarded_relays_;
   std::unique_ptr<GuardedService> guarded_certificates_;
   std::unique_ptr<ApiServer> server_;
+  std::unique_ptr<MetricsServer> metrics_;
 };
 
 }  // namespace holdfast::coord::relay

@@ -149,6 +149,7 @@ bool Upstream::Begin(uint64_t session, size_t coordinator) {
     asking_ = nullptr;
     if (!leading) return false;
     session_ = session;
+    ++counts_.sessions;
     leading_ = leading;
     silent_ = false;
     next_batch_ = 1;
@@ -206,6 +207,14 @@ std::optional<Leading> Upstream::leading() {
   return leading_;
 }
 
+Upstream::Counts Upstream::counts() {
+  MutexLock lock(mutex_);
+  Counts counts = counts_;
+  counts.connected = session_ != 0;
+  counts.pending_bytes = pending_bytes_;
+  return counts;
+}
+
 Clock::Duration Upstream::absent_for() {
   MutexLock lock(mutex_);
   return session_ != 0 ? Clock::Duration::zero() : clock_.Now() - absent_since_;
@@ -245,7 +254,10 @@ void Upstream::AnswerWaiters() {
 
 bool Upstream::Send(pb::RelayItem item) {
   MutexLock lock(mutex_);
-  if (session_ == 0 || pending_bytes_ > kPendingBytesMax) return false;
+  if (session_ == 0 || pending_bytes_ > kPendingBytesMax) {
+    ++counts_.refused;
+    return false;
+  }
   pending_bytes_ += item.ByteSizeLong();
   pending_.push_back(std::move(item));
   if (pending_.size() == 1) wake_.NotifyAll();
@@ -257,7 +269,9 @@ void Upstream::Call(pb::RelayItem item, Answered answered) {
   {
     MutexLock lock(mutex_);
     refused = session_ == 0 || silent_ || pending_bytes_ > kPendingBytesMax;
-    if (!refused) {
+    if (refused) {
+      ++counts_.refused;
+    } else {
       item.set_call(next_call_++);
       calls_[item.call()] = std::move(answered);
       pending_bytes_ += item.ByteSizeLong();
@@ -295,6 +309,7 @@ std::optional<Upstream::Batch> Upstream::Take() {
     bytes += more;
     pending_bytes_ -= std::min(pending_bytes_, more);
     *batch.request.add_items() = std::move(pending_.front());
+    ++batch.messages;
     pending_.pop_front();
   }
   return batch;
@@ -334,7 +349,7 @@ void Upstream::SendBatch(Batch& batch) {
     }
     if (sent.ok()) {
       const Status outcome = FromProto(reply.outcome());
-      if (outcome.ok()) return;
+      if (outcome.ok()) return Count(batch);
       Log(LogLevel::kWarn, "BatchRefused", {Kv("error", outcome.ToString())});
       return CancelSession(batch.session);
     }
@@ -344,6 +359,12 @@ void Upstream::SendBatch(Batch& batch) {
     BeSilent();
     if (clock_.Now() - since >= std::chrono::milliseconds(kAskMs)) SearchLeader();
   }
+}
+
+void Upstream::Count(const Batch& taken) {
+  MutexLock lock(mutex_);
+  ++counts_.batches;
+  counts_.messages += taken.messages;
 }
 
 void Upstream::BeSilent() {

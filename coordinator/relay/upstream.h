@@ -70,6 +70,16 @@ class Upstream {
   /// Calls `answer` with the leader once a session is open, and with nothing after a while.
   void AwaitLeading(LeadingAnswer answer);
   std::optional<Leading> leading();
+  /// What has happened since the start, and what is pending now.
+  struct Counts {
+    bool connected = false;
+    size_t pending_bytes = 0;
+    uint64_t sessions = 0;
+    uint64_t messages = 0;  // in batches that the coordinator has taken
+    uint64_t batches = 0;
+    uint64_t refused = 0;  // messages
+  };
+  Counts counts();
   /// Returns how long there has been no session; zero while there is one.
   Clock::Duration absent_for();
   /// For calls that are passed on: the coordinator that leads, or that did last.
@@ -80,6 +90,7 @@ class Upstream {
     uint64_t session = 0;
     size_t coordinator = 0;
     coordinator::ForwardRequest request;
+    uint64_t messages = 0;
   };
   struct Waiter {
     Clock::TimePoint until;
@@ -99,6 +110,7 @@ class Upstream {
   /// Waits for messages; nothing: the thread ends, or only time has passed.
   std::optional<Batch> Take();
   void SendBatch(Batch& batch);
+  void Count(const Batch& taken);
   /// Answers all calls, which their agents repeat, and refuses further ones.
   void BeSilent();
   /// Ends the session if another coordinator leads with a later epoch.
@@ -128,6 +140,7 @@ class Upstream {
   size_t pending_bytes_ HOLDFAST_GUARDED_BY(mutex_) = 0;
   std::unordered_map<uint64_t, Answered> calls_ HOLDFAST_GUARDED_BY(mutex_);
   std::vector<Waiter> waiters_ HOLDFAST_GUARDED_BY(mutex_);
+  Counts counts_ HOLDFAST_GUARDED_BY(mutex_);  // without what is pending now
 
   std::thread session_thread_;
   std::thread send_thread_;

@@ -39,8 +39,9 @@ std::vector<std::string> TextsOf(const google::protobuf::RepeatedPtrField<std::s
 Result<std::vector<std::string>> HostsOf(
     const std::string& role, const std::string& name,
     const google::protobuf::RepeatedPtrField<std::string>& asked) {
-  // Only agents are servers.
-  if (role != ToString(Role::kAgent)) return std::vector<std::string>();
+  // Others are no servers, or are issued by the authority's key only.
+  if (role != ToString(Role::kAgent) && role != ToString(Role::kRelay))
+    return std::vector<std::string>();
   return certificates::HostsOfNode(name, TextsOf(asked));
 }
 

@@ -20,7 +20,7 @@ void BindServer(CoordinatorConfig& config, ConfigSchema& schema) {
   schema.Add("role", &config.role,
              "coordinator, or relay: a server between agents and coordinators that sends the "
              "messages of many agents as one. A relay stores nothing, and uses only cluster, "
-             "listen, advertise, upstream, log_level, [access] and [tls].");
+             "listen, advertise, upstream, log_level, [access], [metrics] and [tls].");
   schema.Add("upstream", &config.upstream,
              "Of a relay: the addresses of all coordinators, as agents have them.");
   schema.Add("listen", &config.listen,
@@ -171,6 +171,9 @@ ConfigSchema BindConfig(CoordinatorConfig& config) {
   schema.Add("tls.ca", &config.tls.ca, "PEM file of the authority that signs every certificate.");
   schema.Add("tls.cert", &config.tls.cert, "PEM file of this coordinator's certificate.");
   schema.Add("tls.key", &config.tls.key, "PEM file of its private key.");
+  schema.Add("tls.renew", &config.tls_renew,
+             "Of a relay: renew the certificate at the coordinator after two thirds of its time, "
+             "and keep tls.ca as the coordinator has it. tls.cert and tls.key should be one file.");
   config.access.BindNames(schema);
   schema.Add("join.listen", &config.join_listen,
              "HOST:PORT where machines without a certificate join with a token of `holdfast token "
@@ -219,6 +222,11 @@ Status CheckRole(const CoordinatorConfig& config) {
     return InvalidArgumentError(
         fmt::format("role '{}': use {} or {}", config.role, kCoordinatorRole, kRelayRole));
   }
+  if (config.tls_renew) {
+    return InvalidArgumentError(
+        "tls.renew is for relays only: a coordinator with join.ca_key renews its certificate "
+        "itself");
+  }
   if (config.upstream.empty()) return Status::Ok();
   return InvalidArgumentError("upstream is for relays only: set role = \"relay\", or remove it");
 }
@@ -256,7 +264,9 @@ relay::RelayOptions RelayOptionsOf(const CoordinatorConfig& config) {
     options.upstream += (options.upstream.empty() ? "" : ",") + one;
   }
   options.tls = config.tls;
+  options.tls_renew = config.tls_renew;
   options.access = config.access;
+  options.metrics = config.metrics;
   return options;
 }
 

@@ -59,6 +59,7 @@ struct CoordinatorConfig {
   MetricsOptions metrics;
   ui::UiOptions ui;
   TlsFiles tls;
+  bool tls_renew = false;         // of a relay
   std::string join_listen;        // empty: no machine joins here
   std::string join_coordinators;  // empty: this coordinator
   std::string join_ca_key;        // empty: this coordinator issues no certificates

@@ -22,8 +22,10 @@ constexpr milliseconds kLease(3'000);
 
 class RelayTest : public ProtectedCluster {
  protected:
-  void StartAll() {
+  /// `return_s`: see relay_return_s of the agents.
+  void StartAll(int return_s = 0) {
     words_ = 4 << 10;
+    options_.agent_settings.push_back(fmt::format("relay_return_s={}", return_s));
     options_.nodes = kNodes;
     options_.relays = kRelays;
     options_.coordinator_settings.insert(
@@ -145,6 +147,42 @@ TEST_F(RelayTest, AgentsStayWithTheirRelayWhenTheCoordinatorIsReplaced) {
       kTimeout);
   cluster_->coordinator().Signal(SIGCONT);
   SaveUntilAllHaveNewer(earlier);
+  ExpectUndisturbed();
+  ExpectRestored();
+}
+
+// Each agent returns to the relay that it began with, and a relay that only listens takes none.
+TEST_F(RelayTest, AgentsReturnToARelayThatServesAgain) {
+  ASSERT_NO_FATAL_FAILURE(StartAll(/*return_s=*/1));
+  const auto all_at = [&](const std::function<int(int)>& wanted) {
+    for (int node = 0; node < kNodes; ++node) {
+      if (RelayOf(node) != wanted(node)) return false;
+    }
+    return true;
+  };
+  for (int relay = 0; relay < kRelays; ++relay) cluster_->relay(relay).Kill();
+  SaveUntilAllHaveNewer(Newest());
+  ASSERT_TRUE(WaitUntil([&] { return all_at([](int) { return -1; }); }, kTimeout)) << Logs();
+
+  const VersionId before = Newest();
+  ASSERT_TRUE(cluster_->StartRelay(1).ok());
+  EXPECT_TRUE(job_->SaveUntil([&] { return all_at([](int) { return 1; }); }, kTimeout)) << Logs();
+  ASSERT_TRUE(cluster_->StartRelay(0).ok());
+  EXPECT_TRUE(
+      job_->SaveUntil([&] { return all_at([](int node) { return node % kRelays; }); }, kTimeout))
+      << Logs();
+  SaveUntilAllHaveNewer(before);
+  // They stay there.
+  const auto attached = [&] {
+    const std::string log = ReadAll(cluster_->CoordinatorLog());
+    size_t count = 0;
+    for (size_t at = 0; (at = log.find(" NodeAttaching ", at)) != std::string::npos; ++at) ++count;
+    return count;
+  };
+  const size_t count = attached();
+  const auto until = steady_clock::now() + milliseconds(3'000);
+  job_->SaveUntil([&] { return steady_clock::now() > until; }, kTimeout);
+  EXPECT_EQ(attached(), count) << Logs();
   ExpectUndisturbed();
   ExpectRestored();
 }

@@ -3,11 +3,12 @@
 
 import pathlib
 import re
+import shutil
 import subprocess
 import time
 import unittest
 
-from cluster import HOST, ClusterTest, call, free_port, wait_for
+from cluster import BIN, HOST, ClusterTest, call, free_port, wait_for
 
 
 def serial(path) -> str:
@@ -42,6 +43,44 @@ class LifetimeTest(ClusterTest):
         cluster.stop("n1")
         cluster.start_agent("n1")
         cluster.await_up("n1")
+
+    def test_a_relay_renews_its_certificate(self):
+        cluster = self.make(certificate_s=12)
+        folder = cluster.folder("relay")
+        identity, authorities = folder / "relay.pem", folder / "ca.crt"
+        folder.mkdir()
+        shutil.copy(cluster.folder("coordinator") / "tls" / "ca.crt", authorities)
+        cluster.hf("cluster", "issue", "--role", "relay", "--name", "relay", "--host", HOST, "--valid", "12s", "--out",
+                   str(identity), *cluster.folders("coordinator"))
+        address = f"{HOST}:{free_port()}"
+        config = folder / "relay.toml"
+        config.write_text(f'cluster = "test"\nrole = "relay"\nlisten = "{address}"\n'
+                          f'upstream = ["{cluster.endpoint}"]\n\n[tls]\nca = "{authorities}"\ncert = "{identity}"\n'
+                          f'key = "{identity}"\nrenew = true\n')
+        cluster.start("relay", "holdfast-coordinator", config=config)
+        cluster.await_log("relay", "CoordinatorAttached")
+        agents = f"coordinator={address},{cluster.endpoint}"
+        cluster.add_node("n1", settings=(agents,))
+        cluster.await_up("n1")
+        attached = cluster.log("coordinator").count("NodeAttaching")
+        first = serial(identity)
+        begin = time.monotonic()
+        while time.monotonic() - begin < 20:  # the first certificate has ended long before
+            self.assertEqual(cluster.nodes_up(), {"n1"})
+            time.sleep(0.5)
+        self.assertNotEqual(first, serial(identity))
+        self.assertEqual(cluster.log("coordinator").count("NodeAttaching"), attached, "the stream never ended")
+        # A new agent process accepts the new certificate, which is good for the same address.
+        cluster.stop("n1")
+        cluster.start_agent("n1", agents)
+        cluster.await_up("n1")
+        last = re.findall("NodeAttaching .*", cluster.log("coordinator"))[-1]
+        self.assertIn(address, last, "through the relay")
+        # The file of the authorities is replaced, so it may not be the certificate's.
+        refused = subprocess.run([BIN / "holdfast-coordinator", "--config", config, "--check-config", "--set",
+                                  f"tls.ca={identity}"], check=False, capture_output=True, text=True, timeout=20)
+        self.assertNotEqual(refused.returncode, 0)
+        self.assertIn("tls.ca must be another file", refused.stderr)
 
     def test_a_revoked_node_is_out_within_five_seconds_and_may_join_again(self):
         cluster = self.make()

@@ -15,19 +15,21 @@
 #include "coordinator/api/leader_channel.h"
 #include "coordinator/api/trust_follower.h"
 
-namespace holdfast::agent {
+namespace holdfast::coord {
 
-/// Keeps what the agent needs to check certificates: the revoked names and, with `renew`, its own
-/// certificate and the accepted authorities. One thread renews the certificate after two thirds of
-/// its time, or when another authority issues. Servers and channels read changed files again.
-/// Thread-safe.
+/// Keeps what an agent or a relay needs to check certificates: the revoked names and, with `renew`,
+/// its own certificate and the accepted authorities. One thread renews the certificate after two
+/// thirds of its time, or when another authority issues. Servers and channels read changed files
+/// again. Thread-safe.
 class CertificateKeeper {
  public:
   /// `revoked` and `clock` outlive the keeper. `coordinators` has separate connections.
-  CertificateKeeper(const coord::TlsFiles& tls, bool renew,
-                    std::unique_ptr<coord::LeaderChannel> coordinators,
+  CertificateKeeper(const TlsFiles& tls, bool renew, std::unique_ptr<LeaderChannel> coordinators,
                     certificates::RevokedNames& revoked, Clock& clock);
   ~CertificateKeeper();
+
+  /// InvalidArgument: with `renew`, tls.ca is not a file of its own.
+  static Status Check(const TlsFiles& tls, bool renew);
 
   void Start();
   void Stop();
@@ -42,12 +44,12 @@ class CertificateKeeper {
   /// Returns false when stopping.
   bool Pause(Clock::Duration time);
 
-  const coord::TlsFiles tls_;
+  const TlsFiles tls_;
   const certificates::IdentityFiles files_;
   const bool renew_;
-  const std::unique_ptr<coord::LeaderChannel> coordinators_;
+  const std::unique_ptr<LeaderChannel> coordinators_;
   Clock& clock_;
-  coord::TrustFollower follower_;
+  TrustFollower follower_;
 
   mutable Mutex mutex_;
   CondVar wake_;
@@ -57,4 +59,4 @@ class CertificateKeeper {
   std::thread renew_thread_;
 };
 
-}  // namespace holdfast::agent
+}  // namespace holdfast::coord

@@ -1,4 +1,4 @@
-#include "agent/server/certificate_keeper.h"
+#include "coordinator/api/certificate_keeper.h"
 
 #include <algorithm>
 #include <chrono>
@@ -9,7 +9,7 @@
 #include "base/log.h"
 #include "coordinator/api/convert.h"
 
-namespace holdfast::agent {
+namespace holdfast::coord {
 namespace {
 using certificates::Certificate;
 
@@ -20,8 +20,8 @@ constexpr int64_t kNanosPerSec = 1'000'000'000;
 constexpr mode_t kCaFileMode = 0644;
 }  // namespace
 
-CertificateKeeper::CertificateKeeper(const coord::TlsFiles& tls, bool renew,
-                                     std::unique_ptr<coord::LeaderChannel> coordinators,
+CertificateKeeper::CertificateKeeper(const TlsFiles& tls, bool renew,
+                                     std::unique_ptr<LeaderChannel> coordinators,
                                      certificates::RevokedNames& revoked, Clock& clock)
     : tls_(tls),
       files_{tls.cert, tls.key},
@@ -33,6 +33,14 @@ CertificateKeeper::CertificateKeeper(const coord::TlsFiles& tls, bool renew,
           clock) {}
 
 CertificateKeeper::~CertificateKeeper() { Stop(); }
+
+Status CertificateKeeper::Check(const TlsFiles& tls, bool renew) {
+  if (!renew || (tls.ca != tls.cert && tls.ca != tls.key)) return Status::Ok();
+  return InvalidArgumentError(
+      "tls.renew replaces tls.ca by the authorities that the coordinator accepts, so tls.ca must "
+      "be "
+      "another file than tls.cert and tls.key");
+}
 
 void CertificateKeeper::Start() {
   follower_.Start();
@@ -122,7 +130,7 @@ Status CertificateKeeper::Renew() {
                                     gpr_time_from_seconds(kRenewTimeoutSeconds, GPR_TIMESPAN)));
   {
     MutexLock lock(mutex_);
-    if (stopping_) return CancelledError("the agent is stopping");
+    if (stopping_) return CancelledError("this process is stopping");
     renewing_ = &context;
   }
   const size_t asked = coordinators_->current();
@@ -132,8 +140,8 @@ Status CertificateKeeper::Renew() {
     MutexLock lock(mutex_);
     renewing_ = nullptr;
   }
-  HOLDFAST_RETURN_IF_ERROR(coord::FromGrpc(finished, coordinators_->address(asked)));
-  HOLDFAST_RETURN_IF_ERROR(coord::FromProto(reply.outcome()));
+  HOLDFAST_RETURN_IF_ERROR(FromGrpc(finished, coordinators_->address(asked)));
+  HOLDFAST_RETURN_IF_ERROR(FromProto(reply.outcome()));
   HOLDFAST_ASSIGN_OR_RETURN(const Certificate next, Certificate::FromPem(reply.certificate_pem()));
   if (next.Hash() != key.Hash() || next.SpiffeUris() != own.SpiffeUris()) {
     return InternalError("the coordinator sent a certificate of another name or key");
@@ -145,4 +153,4 @@ Status CertificateKeeper::Renew() {
   return Status::Ok();
 }
 
-}  // namespace holdfast::agent
+}  // namespace holdfast::coord
