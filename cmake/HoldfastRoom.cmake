@@ -2,13 +2,17 @@
 #
 # Makes one module ("room"): a static library, a check that each header compiles alone (target header_checks),
 # and a link test. The link test links the complete archive against only the declared dependencies, so that
-# the use of an undeclared module is a build failure.
+# the use of an undeclared module is a build failure. A folder can set HOLDFAST_PRECOMPILED to a target of
+# holdfast_precompile(), whose headers its rooms then have precompiled.
 function(holdfast_room target)
   cmake_parse_arguments(ROOM "" "" "SOURCES;HEADERS;DEPENDS;PRIVATE_DEPENDS" ${ARGN})
   add_library(${target} STATIC ${ROOM_SOURCES})
   target_include_directories(${target} PUBLIC ${CMAKE_SOURCE_DIR})
   target_link_libraries(${target} PUBLIC ${ROOM_DEPENDS} PRIVATE ${ROOM_PRIVATE_DEPENDS})
   holdfast_room_uses(${CMAKE_CURRENT_SOURCE_DIR} ${ROOM_DEPENDS} ${ROOM_PRIVATE_DEPENDS})
+  if(HOLDFAST_PRECOMPILED)
+    target_precompile_headers(${target} REUSE_FROM ${HOLDFAST_PRECOMPILED})
+  endif()
   if(HOLDFAST_HEADER_CHECKS)
     holdfast_check_headers(${target} ${ROOM_HEADERS})
   endif()
@@ -25,6 +29,17 @@ function(holdfast_room target)
     -Wl,--whole-archive $<TARGET_FILE:${target}> -Wl,--no-whole-archive
     ${ROOM_DEPENDS} ${ROOM_PRIVATE_DEPENDS})
   add_dependencies(${target}_link ${target})
+endfunction()
+
+# holdfast_precompile(<target> HEADERS ... DEPENDS ...): precompiles headers of libraries, which take most of the time
+# of a room that includes them. The preset dev does without, so that each room must include what it uses.
+function(holdfast_precompile target)
+  cmake_parse_arguments(PRECOMPILE "" "" "HEADERS;DEPENDS" ${ARGN})
+  file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/${target}.cc CONTENT "")
+  add_library(${target} STATIC ${CMAKE_CURRENT_BINARY_DIR}/${target}.cc)
+  target_include_directories(${target} PUBLIC ${CMAKE_SOURCE_DIR})
+  target_link_libraries(${target} PUBLIC ${PRECOMPILE_DEPENDS})
+  target_precompile_headers(${target} PRIVATE ${PRECOMPILE_HEADERS})
 endfunction()
 
 # holdfast_room_uses(<folder> <target>...): records which rooms a room uses. Other targets are ignored.
