@@ -9,6 +9,7 @@
 #include <set>
 
 #include "base/endpoint.h"
+#include "base/job_name.h"
 #include "coordinator/api/tier_fields.h"
 #include "coordinator/contract/limits.h"
 #include "coordinator/contract/text.h"

@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "base/endpoint.h"
-#include "base/job_name.h"
 #include "coordinator/api/convert.h"
 #include "coordinator/api/run_convert.h"
 #include "coordinator/contract/limits.h"
