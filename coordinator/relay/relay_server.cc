@@ -80,9 +80,10 @@ Status RelayServer::StartServices(const RelayOptions& options, Clock& clock) {
                   std::move(interceptors)));
   upstream_->Start(*agents_);
   if (!options.metrics.enabled()) return Status::Ok();
-  HOLDFAST_ASSIGN_OR_RETURN(
-      metrics_, MetricsServer::Start(options.metrics, {options.tls.cert, options.tls.key},
-                                     [this] { return CollectMetrics(*agents_, *upstream_); }));
+  HOLDFAST_ASSIGN_OR_RETURN(metrics_,
+                            MetricsServer::Start(
+                                options.metrics, {options.tls.cert, options.tls.key},
+                                [this] { return CollectMetrics(*agents_, *upstream_); }, clock));
   Log(LogLevel::kInfo, "MetricsListening",
       {Kv("address", metrics_->address()), Kv("https", metrics_->https()),
        Kv("textfile", options.metrics.textfile)});
