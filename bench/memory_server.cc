@@ -80,7 +80,8 @@ Result<std::unique_ptr<MemoryServer>> MemoryServer::Start(std::span<const std::b
   options.cluster = "bench";
   options.node = "server";
   options.pace.rate_bytes_per_s = rate_bytes_per_s;
-  HOLDFAST_ASSIGN_OR_RETURN(made->server_, agent::TcpPeerServer::Start(options, *made->source_));
+  HOLDFAST_ASSIGN_OR_RETURN(made->server_,
+                            agent::TcpPeerServer::Start(options, *made->source_, Clock::Real()));
   return made;
 }
 
@@ -104,7 +105,7 @@ Result<std::unique_ptr<agent::PeerTransport>> MakeBenchTransport() {
   agent::TcpTransportOptions options;
   options.cluster = "bench";
   options.node = "client";
-  return agent::MakeTcpTransport(options);
+  return agent::MakeTcpTransport(options, Clock::Real());
 }
 
 Result<double> TransportSeconds(int nodes, int streams, uint64_t bytes, uint64_t rate_bytes_per_s) {

@@ -203,12 +203,12 @@ std::string UnknownCommand(const CLI::App& app, int argc, char** argv) {
 }
 
 /// Runs the chosen command. parse() has checked that exactly one was chosen.
-Result<ExitCode> RunChosen(Program& program, Output& output) {
+Result<ExitCode> RunChosen(Program& program, Output& output, Clock& clock) {
   if (program.completion->parsed()) {
     output.Write(program.shell == "zsh" ? ZshCompletion(program.app) : BashCompletion(program.app));
     return ExitCode::kOk;
   }
-  Context context{program.options, output, Clock::Real()};
+  Context context{program.options, output, clock};
   // Commands that work without a coordinator must work without a valid certificate, too.
   const bool local = program.app.got_subcommand("cluster") || program.app.got_subcommand("join") ||
                      program.app.got_subcommand("inspect");
@@ -221,7 +221,7 @@ Result<ExitCode> RunChosen(Program& program, Output& output) {
 
 }  // namespace
 
-int RunCli(int argc, char** argv) {
+int RunCli(int argc, char** argv, Clock& clock) {
   Interrupt::Install();
   gpr_set_log_function(DropGrpcLog);
   ConfigureLog("holdfast", LogLevel::kError);
@@ -244,7 +244,7 @@ int RunCli(int argc, char** argv) {
   Environment environment = ReadEnvironment();
   Output output(program.options.format,
                 StdoutTraitsOf(environment.no_colour, environment.dumb_terminal));
-  Result<ExitCode> result = RunChosen(program, output);
+  Result<ExitCode> result = RunChosen(program, output, clock);
   Status flushed = output.Flush();
   if (Interrupt::requested()) return static_cast<int>(ExitCode::kInterrupted);
   if (!result) {

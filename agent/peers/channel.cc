@@ -27,8 +27,8 @@ bool IsRetry(int error) { return error == EAGAIN || error == EWOULDBLOCK || erro
 
 }  // namespace
 
-Channel::Channel(UniqueFd socket, std::string peer)
-    : socket_(std::move(socket)), peer_(std::move(peer)) {}
+Channel::Channel(UniqueFd socket, std::string peer, const Clock& clock)
+    : socket_(std::move(socket)), peer_(std::move(peer)), clock_(clock) {}
 
 Channel::~Channel() = default;
 
@@ -51,7 +51,7 @@ Status Channel::Broken(int error) const {
 Status Channel::Poll(short events, Clock::TimePoint deadline) const {
   for (;;) {
     pollfd waiting{.fd = socket_.get(), .events = events, .revents = 0};
-    const int ready = ::poll(&waiting, 1, PollMsUntil(deadline));
+    const int ready = ::poll(&waiting, 1, PollMsUntil(deadline, clock_));
     if (shut_) return Ended();
     if (ready > 0) return Status::Ok();
     if (ready == 0) {
@@ -262,7 +262,7 @@ Result<std::vector<std::byte>> Channel::ReceiveFrame(FrameKind kind, Clock::Time
 
 Status Channel::RefusalOr(Status otherwise) {
   if (shut_) return otherwise;
-  const auto deadline = Clock::Real().Now() + kRefusalWait;
+  const auto deadline = clock_.Now() + kRefusalWait;
   auto header = ReceiveHeader(deadline);
   // A TLS alert is a refusal, too.
   if (!header && header.error().code() == ErrorCode::kPermissionDenied) return header.error();

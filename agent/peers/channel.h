@@ -25,7 +25,8 @@ namespace holdfast::agent {
 class Channel {
  public:
   /// Takes ownership of a connected, non-blocking socket. `peer` names the other side in errors.
-  Channel(UniqueFd socket, std::string peer);
+  /// `clock` outlives the channel.
+  Channel(UniqueFd socket, std::string peer, const Clock& clock);
   ~Channel();
 
   /// Sends and receives everything from now on inside TLS. FailedPrecondition: the other side does
@@ -73,6 +74,7 @@ class Channel {
   void Shut();
 
   const std::string& peer() const { return peer_; }
+  const Clock& clock() const { return clock_; }
 
  private:
   Status Poll(short events, Clock::TimePoint deadline) const;
@@ -97,6 +99,7 @@ class Channel {
 
   const UniqueFd socket_;
   const std::string peer_;
+  const Clock& clock_;
   size_t wake_bytes_ = 1;
   std::atomic<bool> shut_{false};
   std::unique_ptr<TlsSession> tls_;     // declared after the socket, so destroyed before it

@@ -140,7 +140,7 @@ Result<std::string> ShakeHandsAsServer(Channel& channel, const PeerIdentity& sel
 void SendRefusal(Channel& channel, const Status& why) {
   const std::string payload = EncodeError(why);
   const Status sent = channel.Send(FrameKind::kError, std::as_bytes(std::span(payload)), kNoStamp,
-                                   Clock::Real().Now() + kRefusalSendWait, kFrameOfConnection);
+                                   channel.clock().Now() + kRefusalSendWait, kFrameOfConnection);
   static_cast<void>(sent);  // the connection ends either way
 }
 

@@ -6,7 +6,7 @@
 namespace holdfast::agent {
 
 void IdleChannels::DropExpired() {
-  const Clock::TimePoint oldest = Clock::Real().Now() - timeout_;
+  const Clock::TimePoint oldest = clock_.Now() - timeout_;
   while (!idle_.empty() && idle_.front().since < oldest) idle_.pop_front();
 }
 
@@ -29,7 +29,7 @@ void IdleChannels::Put(const std::string& address, std::unique_ptr<Channel> chan
   const auto same = std::count_if(idle_.begin(), idle_.end(),
                                   [&](const Idle& one) { return one.address == address; });
   if (static_cast<size_t>(same) >= per_address_max_) return;
-  idle_.push_back({address, std::move(channel), Clock::Real().Now()});
+  idle_.push_back({address, std::move(channel), clock_.Now()});
 }
 
 }  // namespace holdfast::agent

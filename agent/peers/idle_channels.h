@@ -14,8 +14,8 @@ namespace holdfast::agent {
 /// Idle connections that can be used for another stream. Thread-safe.
 class IdleChannels {
  public:
-  IdleChannels(size_t per_address_max, Clock::Duration timeout)
-      : per_address_max_(per_address_max), timeout_(timeout) {}
+  IdleChannels(size_t per_address_max, Clock::Duration timeout, const Clock& clock)
+      : per_address_max_(per_address_max), timeout_(timeout), clock_(clock) {}
 
   /// Returns the connection to `address` that has been idle for the shortest time and is still
   /// connected; null if there is none.
@@ -34,6 +34,7 @@ class IdleChannels {
 
   const size_t per_address_max_;
   const Clock::Duration timeout_;
+  const Clock& clock_;
   Mutex mutex_;
   std::list<Idle> idle_ HOLDFAST_GUARDED_BY(mutex_);  // longest idle first
 };

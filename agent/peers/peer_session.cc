@@ -20,9 +20,9 @@ bool ShouldReport(const Status& why) {
 }  // namespace
 
 PeerSession::PeerSession(UniqueFd socket, std::string peer, PeerServerContext& context)
-    : context_(context), channel_(std::move(socket), std::move(peer)) {}
+    : context_(context), channel_(std::move(socket), std::move(peer), context.clock) {}
 
-Clock::TimePoint PeerSession::In(Clock::Duration time) const { return Clock::Real().Now() + time; }
+Clock::TimePoint PeerSession::In(Clock::Duration time) const { return context_.clock.Now() + time; }
 
 void PeerSession::Stop() {
   channel_.Shut();

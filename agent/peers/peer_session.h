@@ -42,6 +42,7 @@ struct PeerServerContext {
   const certificates::RevokedNames* revoked;  // null: no name is revoked
   PeerServerTimeouts timeouts;
   PeerSource& source;
+  const Clock& clock;
   PaceGate gate;
   PeerServerCounters counters;
 };

@@ -109,11 +109,8 @@ Result<SocketAddress> ResolveName(const std::string& host, uint16_t port,
   }).detach();
   MutexLock lock(lookup->mutex);
   while (!lookup->done) {
-    const auto left = deadline - Clock::Real().Now();
-    if (left <= Clock::Duration::zero()) {
-      return Fail(DeadlineExceededError("the name lookup of " + host + " timed out"));
-    }
-    lookup->changed.WaitFor(lookup->mutex, left);
+    if (lookup->changed.WaitUntil(lookup->mutex, deadline) || lookup->done) continue;
+    return Fail(DeadlineExceededError("the name lookup of " + host + " timed out"));
   }
   if (lookup->error != 0) {
     return Fail(UnavailableError(
@@ -177,9 +174,9 @@ Status ConnectError(int error, const Endpoint& address) {
 
 }  // namespace
 
-Result<UniqueFd> ListenAt(Endpoint& address) {
+Result<UniqueFd> ListenAt(Endpoint& address, const Clock& clock) {
   // A program listens when it starts, and may wait for a slow resolver then.
-  const auto deadline = Clock::Real().Now() + std::chrono::seconds(30);
+  const auto deadline = clock.Now() + std::chrono::seconds(30);
   HOLDFAST_ASSIGN_OR_RETURN(const SocketAddress where, Resolve(address, deadline));
   const bool is_unix = address.kind == Endpoint::Kind::kUnix;
   if (is_unix) HOLDFAST_RETURN_IF_ERROR(RemoveStaleSocket(address.path, where));
@@ -201,7 +198,7 @@ Result<UniqueFd> ListenAt(Endpoint& address) {
   return fd;
 }
 
-Result<UniqueFd> ConnectTo(const Endpoint& address, Clock::TimePoint deadline) {
+Result<UniqueFd> ConnectTo(const Endpoint& address, Clock::TimePoint deadline, const Clock& clock) {
   HOLDFAST_ASSIGN_OR_RETURN(const SocketAddress where, Resolve(address, deadline));
   HOLDFAST_ASSIGN_OR_RETURN(UniqueFd fd, NewSocket(where.family()));
   int error = ::connect(fd.get(), where.get(), where.bytes) == 0 ? 0 : errno;
@@ -209,7 +206,7 @@ Result<UniqueFd> ConnectTo(const Endpoint& address, Clock::TimePoint deadline) {
     pollfd waiting{.fd = fd.get(), .events = POLLOUT, .revents = 0};
     int ready = 0;
     do {
-      ready = ::poll(&waiting, 1, PollMsUntil(deadline));
+      ready = ::poll(&waiting, 1, PollMsUntil(deadline, clock));
     } while (ready < 0 && errno == EINTR);
     if (ready == 0) {
       return Fail(DeadlineExceededError("connecting to " + address.ToString() + " timed out"));
@@ -229,9 +226,8 @@ void DisableDelay(int socket) {
   ::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 }
 
-int PollMsUntil(Clock::TimePoint deadline) {
-  const auto left =
-      std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::Real().Now()).count();
+int PollMsUntil(Clock::TimePoint deadline, const Clock& clock) {
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - clock.Now()).count();
   return static_cast<int>(std::clamp<int64_t>(left, 0, 1 << 30));
 }
 

@@ -71,7 +71,8 @@ struct TcpPeerServer::Connection {
 };
 
 Result<std::unique_ptr<TcpPeerServer>> TcpPeerServer::Start(const TcpPeerServerOptions& options,
-                                                            PeerSource& source) {
+                                                            PeerSource& source,
+                                                            const Clock& clock) {
   HOLDFAST_RETURN_IF_ERROR(ValidateName("cluster", options.cluster));
   HOLDFAST_RETURN_IF_ERROR(ValidateName("node", options.node));
   auto address = ParseEndpoint(options.listen);
@@ -86,26 +87,27 @@ Result<std::unique_ptr<TcpPeerServer>> TcpPeerServer::Start(const TcpPeerServerO
     HOLDFAST_ASSIGN_OR_RETURN(
         tls, TlsContexts::Load(options.tls, TlsContext::Role::kServer, options.encrypt));
   }
-  auto listener = ListenAt(*address);
+  auto listener = ListenAt(*address, clock);
   if (!listener) return Fail(listener.error().WithContext("peers.listen"));
   UniqueFd wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake.valid()) return Fail(ErrnoStatus(errno, "eventfd"));
   std::unique_ptr<TcpPeerServer> server(new TcpPeerServer(options, std::move(self), std::move(tls),
                                                           *std::move(address), *std::move(listener),
-                                                          std::move(wake), source));
+                                                          std::move(wake), source, clock));
   server->accept_thread_ = std::thread([raw = server.get()] { raw->AcceptLoop(); });
   return server;
 }
 
 TcpPeerServer::TcpPeerServer(const TcpPeerServerOptions& options, PeerIdentity self,
                              std::unique_ptr<TlsContexts> tls, Endpoint address, UniqueFd listener,
-                             UniqueFd wake, PeerSource& source)
+                             UniqueFd wake, PeerSource& source, const Clock& clock)
     : context_{std::move(self),
                std::move(tls),
                options.revoked,
                options.timeouts,
                source,
-               PaceGate(options.pace, options.is_busy, Clock::Real()),
+               clock,
+               PaceGate(options.pace, options.is_busy, clock),
                {}},
       connections_max_(options.connections_max),
       address_(std::move(address)),
@@ -203,7 +205,7 @@ void TcpPeerServer::AcceptAll() {
     EndIdle();
     // Sent in plain text even where TLS is used. The socket's buffer is empty, so this does not
     // block.
-    Channel refused(std::move(socket), NameOf(from));
+    Channel refused(std::move(socket), NameOf(from), context_.clock);
     SendRefusal(refused, ResourceExhaustedError(fmt::format(
                              "node {} serves {} peer connections already (peers.connections_max)",
                              context_.self.node, connections_max_)));
@@ -248,7 +250,7 @@ void TcpPeerServer::Serve(UniqueFd socket, std::string peer) {
 
 void TcpPeerServer::LogRejected(const std::string& peer, const Status& why) {
   MutexLock lock(log_mutex_);
-  const Clock::TimePoint now = Clock::Real().Now();
+  const Clock::TimePoint now = context_.clock.Now();
   if (now - logged_ < kLogInterval) {
     ++not_logged_;
     return;

@@ -47,10 +47,11 @@ struct TcpPeerServerOptions {
 /// data, which is sent from the reader's memory.
 class TcpPeerServer {
  public:
-  /// Starts a server; `source` must outlive it. InvalidArgument: invalid options, or other machines
-  /// reach `listen` and there is no TLS. AlreadyExists: another process listens there.
+  /// Starts a server; `source` and `clock` must outlive it. InvalidArgument: invalid options, or
+  /// other machines reach `listen` and there is no TLS. AlreadyExists: another process listens
+  /// there.
   static Result<std::unique_ptr<TcpPeerServer>> Start(const TcpPeerServerOptions& options,
-                                                      PeerSource& source);
+                                                      PeerSource& source, const Clock& clock);
   ~TcpPeerServer();
 
   /// Returns the address of the listener, with the bound port.
@@ -69,7 +70,7 @@ class TcpPeerServer {
 
   TcpPeerServer(const TcpPeerServerOptions& options, PeerIdentity self,
                 std::unique_ptr<TlsContexts> tls, Endpoint address, UniqueFd listener,
-                UniqueFd wake, PeerSource& source);
+                UniqueFd wake, PeerSource& source, const Clock& clock);
   void AcceptLoop();
   void AcceptAll();
   void Serve(UniqueFd socket, std::string peer);

@@ -163,12 +163,13 @@ class TcpPeerStream final : public PeerStream {
 class TcpTransport final : public PeerTransport {
  public:
   TcpTransport(PeerIdentity self, std::unique_ptr<TlsContexts> tls,
-               const TcpTransportOptions& options)
+               const TcpTransportOptions& options, const Clock& clock)
       : self_(std::move(self)),
         tls_(std::move(tls)),
         revoked_(options.revoked),
         received_bytes_(options.received_bytes),
-        idle_(options.idle_max, options.idle_timeout) {}
+        clock_(clock),
+        idle_(options.idle_max, options.idle_timeout, clock) {}
 
   Result<std::unique_ptr<PeerStream>> Open(const std::string& address, const PeerRequest& request,
                                            Clock::TimePoint deadline) override {
@@ -196,8 +197,8 @@ class TcpTransport final : public PeerTransport {
   /// `wanted`: the node that must answer; empty: any.
   Result<std::unique_ptr<Channel>> Dial(const Endpoint& where, const std::string& wanted,
                                         Clock::TimePoint deadline) {
-    HOLDFAST_ASSIGN_OR_RETURN(UniqueFd socket, ConnectTo(where, deadline));
-    auto channel = std::make_unique<Channel>(std::move(socket), where.ToString());
+    HOLDFAST_ASSIGN_OR_RETURN(UniqueFd socket, ConnectTo(where, deadline, clock_));
+    auto channel = std::make_unique<Channel>(std::move(socket), where.ToString(), clock_);
     if (tls_ != nullptr) {
       const Status started = channel->StartTls(*tls_->Get(), where.host, deadline);
       // A server at its connection limit sends the refusal before TLS and closes the connection.
@@ -244,12 +245,14 @@ class TcpTransport final : public PeerTransport {
   const std::unique_ptr<TlsContexts> tls_;
   const certificates::RevokedNames* const revoked_;
   std::atomic<uint64_t>* const received_bytes_;
+  const Clock& clock_;
   IdleChannels idle_;
 };
 
 }  // namespace
 
-Result<std::unique_ptr<PeerTransport>> MakeTcpTransport(const TcpTransportOptions& options) {
+Result<std::unique_ptr<PeerTransport>> MakeTcpTransport(const TcpTransportOptions& options,
+                                                        const Clock& clock) {
   HOLDFAST_RETURN_IF_ERROR(ValidateName("cluster", options.cluster));
   HOLDFAST_RETURN_IF_ERROR(ValidateName("node", options.node));
   PeerIdentity self{options.cluster, options.node, ""};
@@ -261,7 +264,7 @@ Result<std::unique_ptr<PeerTransport>> MakeTcpTransport(const TcpTransportOption
     HOLDFAST_ASSIGN_OR_RETURN(
         tls, TlsContexts::Load(options.tls, TlsContext::Role::kClient, options.encrypt));
   }
-  return std::make_unique<TcpTransport>(std::move(self), std::move(tls), options);
+  return std::make_unique<TcpTransport>(std::move(self), std::move(tls), options, clock);
 }
 
 }  // namespace holdfast::agent

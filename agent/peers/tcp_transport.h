@@ -31,7 +31,9 @@ struct TcpTransportOptions {
 };
 
 /// Returns a client of TcpPeerServers. Each stream uses one connection exclusively. Except for name
-/// lookups, all work happens in the callers' threads. InvalidArgument for invalid options.
-Result<std::unique_ptr<PeerTransport>> MakeTcpTransport(const TcpTransportOptions& options);
+/// lookups, all work happens in the callers' threads. `clock` outlives the client. InvalidArgument
+/// for invalid options.
+Result<std::unique_ptr<PeerTransport>> MakeTcpTransport(const TcpTransportOptions& options,
+                                                        const Clock& clock);
 
 }  // namespace holdfast::agent

@@ -79,7 +79,7 @@ Status MakeRunDir(const std::string& path) {
   return Status::Ok();
 }
 
-Result<UniqueFd> LockRunDir(const std::string& run_dir) {
+Result<UniqueFd> LockRunDir(const std::string& run_dir, Clock& clock) {
   const std::string path = run_dir + "/agent.lock";
   UniqueFd lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644));
   if (!lock.valid()) return Fail(ErrnoStatus(errno, "open " + path));
@@ -93,7 +93,7 @@ Result<UniqueFd> LockRunDir(const std::string& run_dir) {
                       "for this one",
                       pid, run_dir)));
     }
-    Clock::Real().SleepFor(std::chrono::milliseconds(100));
+    clock.SleepFor(std::chrono::milliseconds(100));
   }
   const std::string pid = std::to_string(::getpid());
   if (::ftruncate(lock.get(), 0) != 0 ||
@@ -127,9 +127,9 @@ selftest::SelfTestOptions SelfTestOf(const std::vector<std::string>& data_dirs) 
 
 class AgentApplication final : public Application {
  public:
-  AgentApplication(const AgentConfig& config, const ServiceManager& manager,
+  AgentApplication(const AgentConfig& config, Clock& clock, const ServiceManager& manager,
                    const WorkerDefaults& workers)
-      : config_(config.Resolved()), manager_(manager), worker_defaults_(workers) {}
+      : config_(config.Resolved()), clock_(clock), manager_(manager), worker_defaults_(workers) {}
   ~AgentApplication() override { Stop(); }
 
   Status Open();
@@ -152,6 +152,7 @@ class AgentApplication final : public Application {
   void WatchKeeper();
 
   const AgentConfig config_;
+  Clock& clock_;
   const ServiceManager manager_;
   const WorkerDefaults worker_defaults_;
   UniqueFd lock_;
@@ -196,7 +197,7 @@ Status AgentApplication::OpenVolume() {
   io_warning_ = IoWarning(dirs);
   VolumeOptions options{config_.cluster, config_.node, io,
                         [this](const std::string& job) { return file_owners_->Of(job); }};
-  HOLDFAST_ASSIGN_OR_RETURN(volume_, Volume::Open(std::move(dirs), options, Clock::Real()));
+  HOLDFAST_ASSIGN_OR_RETURN(volume_, Volume::Open(std::move(dirs), options, clock_));
   for (const std::string& text : volume_->recovery().quarantined) {
     Log(LogLevel::kWarn, "Quarantined", {Kv("what", text)});
   }
@@ -213,8 +214,7 @@ Status AgentApplication::OpenRemote() {
   options.io.queue_depth = static_cast<uint32_t>(config_.remote_requests_in_flight);
   options.access = [this](const std::string& job) { return file_owners_->Of(job); };
   // Nothing is opened here: a file system that hangs must not delay the start.
-  remote_ =
-      std::make_unique<RemoteDirectory>(FileSystemRoot(path, options.io), options, Clock::Real());
+  remote_ = std::make_unique<RemoteDirectory>(FileSystemRoot(path, options.io), options, clock_);
   shared_tiers_[Tier::kRemote] = remote_.get();
   return Status::Ok();
 }
@@ -229,7 +229,7 @@ Status AgentApplication::OpenWorkers() {
   options.default_user = config_.workers_default_user;
   HOLDFAST_ASSIGN_OR_RETURN(options.shim, SiblingProgram("holdfast-shim"));
   HOLDFAST_ASSIGN_OR_RETURN(workers_, WorkerManager::Open(
-                                          options, [this] { link_->ReportNow(); }, Clock::Real()));
+                                          options, [this] { link_->ReportNow(); }, clock_));
   return Status::Ok();
 }
 
@@ -242,7 +242,7 @@ Status AgentApplication::Open() {
   HOLDFAST_ASSIGN_OR_RETURN(const auto group, FindFileGroup(config_.files_group));
   file_owners_ = std::make_unique<FileOwners>(owners_, group);
   HOLDFAST_RETURN_IF_ERROR(MakeRunDir(config_.run_dir));
-  HOLDFAST_ASSIGN_OR_RETURN(lock_, LockRunDir(config_.run_dir));
+  HOLDFAST_ASSIGN_OR_RETURN(lock_, LockRunDir(config_.run_dir, clock_));
   HOLDFAST_RETURN_IF_ERROR(OpenVolume());
   HOLDFAST_RETURN_IF_ERROR(OpenRemote());
   ArenaOptions arena;
@@ -251,7 +251,7 @@ Status AgentApplication::Open() {
       config_.arena_bytes / 100 * static_cast<uint64_t>(config_.arena_percent_per_user);
   arena.run_dir = config_.run_dir;
   arena.start_keeper = config_.start_keeper;
-  HOLDFAST_ASSIGN_OR_RETURN(arena_, Arena::Open(arena, Clock::Real()));
+  HOLDFAST_ASSIGN_OR_RETURN(arena_, Arena::Open(arena, clock_));
 
   GrpcLinkOptions link;
   link.cluster = config_.cluster;
@@ -294,13 +294,13 @@ Status AgentApplication::Open() {
   link.owners = &owners_;
   self_tester_ = std::make_unique<SelfTester>(SelfTestOf(config_.data_dirs));
   link.self_tester = self_tester_.get();
-  link_ = std::make_unique<GrpcCoordinatorLink>(std::move(link), std::move(coordinators));
+  link_ = std::make_unique<GrpcCoordinatorLink>(std::move(link), std::move(coordinators), clock_);
   const PeerTlsFiles peer_tls{config_.tls.ca, config_.tls.cert, config_.tls.key};
   TcpTransportOptions transport =
       config_.peers.TransportOptions(config_.cluster, config_.node, peer_tls);
   transport.received_bytes = &peer_received_bytes_;
   transport.revoked = &revoked_;
-  HOLDFAST_ASSIGN_OR_RETURN(peers_, MakeTcpTransport(transport));
+  HOLDFAST_ASSIGN_OR_RETURN(peers_, MakeTcpTransport(transport, clock_));
   NodeOptions node;
   node.seen_life = seen_life;
   node.node = config_.node;
@@ -314,7 +314,7 @@ Status AgentApplication::Open() {
   node.sessions.per_user = static_cast<size_t>(config_.sessions_per_user);
   node.sessions.silent_per_user = static_cast<size_t>(config_.silent_per_user);
   node.scrub = {config_.scrub_bytes_per_s, config_.scrub_pause_ms};
-  node_ = std::make_unique<Node>(node, *arena_, *volume_, *link_, *peers_, Clock::Real());
+  node_ = std::make_unique<Node>(node, *arena_, *volume_, *link_, *peers_, clock_);
   return Status::Ok();
 }
 
@@ -327,14 +327,14 @@ Status AgentApplication::Serve() {
   if (workers_ != nullptr) data_->ShowWorkers(*workers_);
   HOLDFAST_ASSIGN_OR_RETURN(guarded_data_, coord::GuardedService::Make(
                                                *data_, Agent::service_full_name(), config_.cluster,
-                                               config_.access, Clock::Real(), &owners_));
+                                               config_.access, clock_, &owners_));
   guarded_data_->callers().Refuse(revoked_);
   HOLDFAST_ASSIGN_OR_RETURN(data_server_,
                             coord::StartServer(*guarded_data_, listen, config_.tls, "data_listen",
                                                coord::kDataMessageBytesMax, kDataThreadsMax));
   data_address_ = listen.ToString();
-  HOLDFAST_ASSIGN_OR_RETURN(UniqueFd trainers, ListenUnix(config_.run_dir + "/agent.sock",
-                                                          kTrainerSocketMode, Clock::Real()));
+  HOLDFAST_ASSIGN_OR_RETURN(
+      UniqueFd trainers, ListenUnix(config_.run_dir + "/agent.sock", kTrainerSocketMode, clock_));
   HOLDFAST_RETURN_IF_ERROR(node_->Serve(std::move(trainers)));
   // Attach only after memory was verified, so that the first inventory contains its shards.
   if (!node_->AwaitAdopted(kAdoptWaitMs)) {
@@ -346,13 +346,14 @@ Status AgentApplication::Serve() {
   TcpPeerServerOptions options = config_.peers.ServerOptions(config_.cluster, config_.node, tls);
   options.revoked = &revoked_;
   options.is_busy = [this] { return InCollective(node_->ranks()); };
-  HOLDFAST_ASSIGN_OR_RETURN(peer_server_, TcpPeerServer::Start(options, node_->peer_source()));
+  HOLDFAST_ASSIGN_OR_RETURN(peer_server_,
+                            TcpPeerServer::Start(options, node_->peer_source(), clock_));
   data_->ShowPeers(*peer_server_);
   if (config_.tls.configured()) {
     HOLDFAST_ASSIGN_OR_RETURN(auto coordinators,
                               coord::LeaderChannel::Make(config_.coordinator, config_.tls));
-    certificates_ = std::make_unique<CertificateKeeper>(
-        config_.tls, config_.tls_renew, std::move(coordinators), revoked_, Clock::Real());
+    certificates_ = std::make_unique<CertificateKeeper>(config_.tls, config_.tls_renew,
+                                                        std::move(coordinators), revoked_, clock_);
     certificates_->Start();
   }
   link_->Start(*node_, data_address_);
@@ -377,9 +378,9 @@ Status AgentApplication::ServeMetrics() {
                          peer_received_bytes_,
                          peer_server_.get(),
                          workers_.get()};
-  HOLDFAST_ASSIGN_OR_RETURN(
-      metrics_, coord::MetricsServer::Start(config_.metrics, {config_.tls.cert, config_.tls.key},
-                                            [parts] { return CollectMetrics(parts); }));
+  HOLDFAST_ASSIGN_OR_RETURN(metrics_, coord::MetricsServer::Start(
+                                          config_.metrics, {config_.tls.cert, config_.tls.key},
+                                          [parts] { return CollectMetrics(parts); }, clock_));
   Log(LogLevel::kInfo, "MetricsListening",
       {Kv("address", metrics_->address()), Kv("https", metrics_->https()),
        Kv("textfile", config_.metrics.textfile)});
@@ -419,10 +420,9 @@ void AgentApplication::WatchKeeper() {
 }
 
 void AgentApplication::Depart(const std::function<bool()>& interrupted) {
-  const Clock::TimePoint begun = Clock::Real().Now();
+  const Clock::TimePoint begun = clock_.Now();
   const auto jobs = node_->Depart(config_.shutdown_grace_s * 1000, interrupted);
-  const auto ms =
-      std::chrono::duration_cast<std::chrono::milliseconds>(Clock::Real().Now() - begun);
+  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(clock_.Now() - begun);
   const std::string disk_warning = node_->DiskWarning();
   for (const auto& [name, job] : jobs) {
     if (job.goal.incarnation.value == 0) continue;
@@ -482,16 +482,16 @@ void AgentApplication::StopWithin(const std::function<bool()>& interrupted) {
 
 }  // namespace
 
-Result<std::unique_ptr<Application>> Application::Start(const AgentConfig& config,
+Result<std::unique_ptr<Application>> Application::Start(const AgentConfig& config, Clock& clock,
                                                         const ServiceManager& manager,
                                                         const WorkerDefaults& workers) {
-  auto application = std::make_unique<AgentApplication>(config, manager, workers);
+  auto application = std::make_unique<AgentApplication>(config, clock, manager, workers);
   HOLDFAST_RETURN_IF_ERROR(application->Open());
   HOLDFAST_RETURN_IF_ERROR(application->Serve());
   return application;
 }
 
-int RunAgent(const AgentConfig& config) {
+int RunAgent(const AgentConfig& config, Clock& clock) {
   // The memory of trainers is part of the agent's.
   const CoreSettings worker_cores = KeepMemoryOutOfCores();
   const ServiceManager manager = ServiceManager::FromEnvironment();
@@ -506,7 +506,7 @@ int RunAgent(const AgentConfig& config) {
   // Only this user may access the agent's files, except those opened explicitly, such as
   // agent.sock.
   const mode_t worker_umask = ::umask(077);
-  auto application = Application::Start(config, manager, {worker_umask, worker_cores});
+  auto application = Application::Start(config, clock, manager, {worker_umask, worker_cores});
   if (!application) {
     Log(LogLevel::kError, "AgentNotStarted", {Kv("error", application.error().ToString())});
     std::fprintf(stderr, "holdfast-agent: %s\n", application.error().message().c_str());

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "agent/config/config.h"
+#include "base/clock.h"
 #include "base/cores.h"
 #include "base/service_manager.h"
 #include "base/status.h"
@@ -26,8 +27,9 @@ class Application {
 
   /// Locks the run directory (AlreadyExists when another agent uses it), opens the disks and the
   /// arena, verifies their shards, and serves trainers and readers. When it returns, everything
-  /// runs, whether or not the coordinator is reachable. Workers get `workers`.
-  static Result<std::unique_ptr<Application>> Start(const AgentConfig& config,
+  /// runs, whether or not the coordinator is reachable. Workers get `workers`. `clock` outlives the
+  /// agent.
+  static Result<std::unique_ptr<Application>> Start(const AgentConfig& config, Clock& clock,
                                                     const ServiceManager& manager = {},
                                                     const WorkerDefaults& workers = {});
 
@@ -46,6 +48,6 @@ class Application {
 
 /// Runs the agent until SIGTERM or SIGINT and returns the exit code of the process. A second signal
 /// ends the process at once.
-int RunAgent(const AgentConfig& config);
+int RunAgent(const AgentConfig& config, Clock& clock);
 
 }  // namespace holdfast::agent

@@ -61,8 +61,12 @@ struct Call {
 }  // namespace
 
 GrpcCoordinatorLink::GrpcCoordinatorLink(GrpcLinkOptions options,
-                                         std::unique_ptr<coord::LeaderChannel> coordinators)
-    : options_(std::move(options)), coordinators_(std::move(coordinators)), seen_(options_.seen) {}
+                                         std::unique_ptr<coord::LeaderChannel> coordinators,
+                                         const Clock& clock)
+    : options_(std::move(options)),
+      coordinators_(std::move(coordinators)),
+      clock_(clock),
+      seen_(options_.seen) {}
 
 GrpcCoordinatorLink::~GrpcCoordinatorLink() { Stop(); }
 
@@ -114,12 +118,10 @@ void GrpcCoordinatorLink::ReportWarnings() {
 }
 
 bool GrpcCoordinatorLink::AwaitAttached(int64_t timeout_ms) {
-  const auto deadline = Clock::Real().Now() + std::chrono::milliseconds(timeout_ms);
+  const auto deadline = clock_.Now() + std::chrono::milliseconds(timeout_ms);
   MutexLock lock(mutex_);
   while (!attached_ && !stopping_) {
-    const auto left = deadline - Clock::Real().Now();
-    if (left <= Clock::Duration::zero()) return false;
-    changed_.WaitFor(mutex_, left);
+    if (!changed_.WaitUntil(mutex_, deadline)) break;
   }
   return attached_;
 }
@@ -139,7 +141,7 @@ bool GrpcCoordinatorLink::BeginCall(grpc::ClientContext* context) {
 
 void GrpcCoordinatorLink::BeginAsking() {
   MutexLock lock(mutex_);
-  asked_since_ = Clock::Real().Now();
+  asked_since_ = clock_.Now();
 }
 
 void GrpcCoordinatorLink::EndAsking() {
@@ -220,7 +222,7 @@ void GrpcCoordinatorLink::SearchLoop() {
     {
       MutexLock lock(mutex_);
       if (!asked_since_) continue;
-      const auto silent = Clock::Real().Now() - *asked_since_;
+      const auto silent = clock_.Now() - *asked_since_;
       if (silent < std::chrono::milliseconds(kSearchAfterMs)) continue;
       seen = seen_;
     }
@@ -288,7 +290,7 @@ Status GrpcCoordinatorLink::AttachOnce() {
   {
     MutexLock lock(mutex_);
     stream_ = &context;
-    stream_since_ = Clock::Real().Now();
+    stream_since_ = clock_.Now();
   }
   auto reader = coordinators_->stub(asked).Attach(&context, request);
   pb::Directive directive;
@@ -438,8 +440,7 @@ bool GrpcCoordinatorLink::AwaitAttachedToSend() {
       MutexLock lock(mutex_);
       if (stopping_) return false;
       if (attached_) return true;
-      const bool silent =
-          stream_ != nullptr && Clock::Real().Now() - stream_since_ >= kSilentStream;
+      const bool silent = stream_ != nullptr && clock_.Now() - stream_since_ >= kSilentStream;
       if (!silent) {
         changed_.WaitFor(mutex_, kSilentStream);
         continue;
@@ -506,14 +507,14 @@ Status GrpcCoordinatorLink::SendBatch(const ReportBatch& batch) {
   context.set_deadline(After(kReportTimeoutMs));
   if (!BeginCall(&context)) return CancelledError("the agent is stopping");
   pb::ReportReply reply;
-  const auto begin = Clock::Real().Now();
+  const auto begin = clock_.Now();
   BeginAsking();
   const grpc::Status sent = coordinators_->stub().Report(&context, request, &reply);
   EndAsking();
   EndCall(&context);
   if (!sent.ok()) return coord::FromGrpc(sent, "the coordinator");
   if (reply.wall_nanos() != 0) {
-    const ClockSkew skew = ClockSkew::OfCall(Clock::Real(), begin, reply.wall_nanos());
+    const ClockSkew skew = ClockSkew::OfCall(clock_, begin, reply.wall_nanos());
     MutexLock lock(warnings_mutex_);
     if (clock_warning_.Observe(skew)) ReportWarnings();
   }

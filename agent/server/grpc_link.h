@@ -64,7 +64,9 @@ struct GrpcLinkOptions {
 /// connections.
 class GrpcCoordinatorLink final : public CoordinatorLink {
  public:
-  GrpcCoordinatorLink(GrpcLinkOptions options, std::unique_ptr<coord::LeaderChannel> coordinators);
+  /// `clock` outlives the link.
+  GrpcCoordinatorLink(GrpcLinkOptions options, std::unique_ptr<coord::LeaderChannel> coordinators,
+                      const Clock& clock);
   ~GrpcCoordinatorLink() override;
 
   /// Starts to attach. `handler` gets the directives until Stop() returns.
@@ -153,6 +155,7 @@ class GrpcCoordinatorLink final : public CoordinatorLink {
 
   GrpcLinkOptions options_;
   const std::unique_ptr<coord::LeaderChannel> coordinators_;
+  const Clock& clock_;
   ReportQueue reports_;
   DirectiveHandler* handler_ = nullptr;
   std::string data_address_;

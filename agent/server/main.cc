@@ -1,4 +1,5 @@
 #include "agent/server/application.h"
+#include "base/clock.h"
 #include "base/program.h"
 
 int main(int argc, char** argv) {
@@ -10,5 +11,5 @@ int main(int argc, char** argv) {
           [&config] { return config.CheckStart(); })) {
     return *code;
   }
-  return holdfast::agent::RunAgent(config);
+  return holdfast::agent::RunAgent(config, holdfast::Clock::Real());
 }

@@ -56,14 +56,15 @@ Result<std::unique_ptr<HttpTls>> HttpTls::Load(const HttpCertificate& files) {
 
 HttpTls::~HttpTls() { SSL_CTX_free(context_); }
 
-HttpConnection::HttpConnection(UniqueFd socket, int stop, Clock::TimePoint deadline)
-    : socket_(std::move(socket)), stop_(stop), deadline_(deadline) {}
+HttpConnection::HttpConnection(UniqueFd socket, int stop, Clock::TimePoint deadline,
+                               const Clock& clock)
+    : socket_(std::move(socket)), stop_(stop), deadline_(deadline), clock_(clock) {}
 
 HttpConnection::~HttpConnection() { SSL_free(session_); }
 
 Status HttpConnection::Wait(short events) {
   for (;;) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline_ - Clock::Real().Now());
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline_ - clock_.Now());
     if (left.count() <= 0) return DeadlineExceededError("the client is too slow");
     std::array<pollfd, 2> polled{{{socket_.get(), events, 0}, {stop_, POLLIN, 0}}};
     const int ready = ::poll(polled.data(), polled.size(), static_cast<int>(left.count()));

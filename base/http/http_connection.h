@@ -36,7 +36,8 @@ class HttpTls {
 /// Thread-compatible.
 class HttpConnection {
  public:
-  HttpConnection(UniqueFd socket, int stop, Clock::TimePoint deadline);
+  /// `clock` outlives the connection.
+  HttpConnection(UniqueFd socket, int stop, Clock::TimePoint deadline, const Clock& clock);
   ~HttpConnection();
   HttpConnection(const HttpConnection&) = delete;
   HttpConnection& operator=(const HttpConnection&) = delete;
@@ -59,6 +60,7 @@ class HttpConnection {
   UniqueFd socket_;
   int stop_;
   Clock::TimePoint deadline_;
+  const Clock& clock_;
   ssl_st* session_ = nullptr;
 };
 

@@ -129,11 +129,13 @@ class HttpThreads final : public httplib::ThreadPool {
 /// The library's server, with connections that have a deadline and end when the server stops.
 class HttpServer::Library final : public httplib::Server {
  public:
-  Library(const HttpOptions& options, const HttpCertificate& tls, int threads, HttpHandler& handler)
+  Library(const HttpOptions& options, const HttpCertificate& tls, int threads, HttpHandler& handler,
+          Clock& clock)
       : options_(options),
         tls_(tls),
         https_(!options.token_file.empty() && !tls.cert.empty()),
-        handler_(handler) {
+        handler_(handler),
+        clock_(clock) {
     new_task_queue = [threads] { return std::make_unique<HttpThreads>(threads).release(); };
     set_pre_routing_handler([this](const httplib::Request& request, httplib::Response& response) {
       Respond(request, response);
@@ -157,6 +159,7 @@ class HttpServer::Library final : public httplib::Server {
   const HttpCertificate tls_;
   const bool https_;
   HttpHandler& handler_;
+  Clock& clock_;
   std::string socket_path_;  // of a unix socket, which the destructor removes
   UniqueFd listener_;
   UniqueFd stop_;  // readable once the server stops
@@ -220,7 +223,7 @@ void HttpServer::Library::Serve() {
     } catch (const std::exception& error) {
       Log(LogLevel::kWarn, "HttpServerFailed", {Kv("error", error.what())});
     }
-    if (!stopping_) Clock::Real().SleepFor(kRetryPause);
+    if (!stopping_) clock_.SleepFor(kRetryPause);
   }
 }
 
@@ -239,8 +242,8 @@ void HttpServer::Library::Answer(UniqueFd accepted) {
   // Declared before the connection, which uses it. Loaded for each connection, so that a renewed
   // certificate needs no restart.
   std::unique_ptr<HttpTls> tls;
-  const Clock::TimePoint start = Clock::Real().Now();
-  HttpConnection connection(std::move(accepted), stop_.get(), start + kRequestTimeout);
+  const Clock::TimePoint start = clock_.Now();
+  HttpConnection connection(std::move(accepted), stop_.get(), start + kRequestTimeout, clock_);
   if (https_) {
     auto loaded = HttpTls::Load(tls_);
     if (!loaded) {
@@ -304,11 +307,11 @@ HttpServer::~HttpServer() = default;
 
 Result<std::unique_ptr<HttpServer>> HttpServer::Start(const HttpOptions& options,
                                                       const HttpCertificate& tls, int threads,
-                                                      HttpHandler& handler) {
+                                                      HttpHandler& handler, Clock& clock) {
   HOLDFAST_RETURN_IF_ERROR(CheckHttp(options, tls));
   std::unique_ptr<HttpServer> server(new HttpServer());
   HOLDFAST_ASSIGN_OR_RETURN(Endpoint endpoint, ParseEndpoint(options.listen));
-  server->library_ = std::make_unique<Library>(options, tls, threads, handler);
+  server->library_ = std::make_unique<Library>(options, tls, threads, handler, clock);
   if (Status status = server->library_->Start(endpoint); !status.ok()) {
     return Fail(UnavailableError(fmt::format("{}.listen {}: cannot listen there ({})",
                                              options.section, options.listen, status.message())));

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "base/clock.h"
 #include "base/http/http_options.h"
 #include "base/status.h"
 
@@ -45,11 +46,11 @@ class HttpHandler {
 class HttpServer {
  public:
   /// Starts the server, which listens when this returns. `threads` connections are served at the
-  /// same time; further ones wait. `handler` outlives the server. Errors as from CheckHttp;
-  /// Unavailable if the address is in use or cannot be bound.
+  /// same time; further ones wait. `handler` and `clock` outlive the server. Errors as from
+  /// CheckHttp; Unavailable if the address is in use or cannot be bound.
   static Result<std::unique_ptr<HttpServer>> Start(const HttpOptions& options,
                                                    const HttpCertificate& tls, int threads,
-                                                   HttpHandler& handler);
+                                                   HttpHandler& handler, Clock& clock);
   /// Ends open connections at once. A call of `more` must return soon.
   ~HttpServer();
 

@@ -41,13 +41,13 @@ MetricsServer::~MetricsServer() = default;
 
 Result<std::unique_ptr<MetricsServer>> MetricsServer::Start(const MetricsOptions& options,
                                                             const HttpCertificate& tls,
-                                                            Collect collect) {
+                                                            Collect collect, Clock& clock) {
   HOLDFAST_RETURN_IF_ERROR(CheckMetrics(options, tls));
   std::unique_ptr<MetricsServer> server(new MetricsServer());
   if (!options.listen.empty()) {
     server->handler_ = std::make_unique<Handler>(collect);
-    HOLDFAST_ASSIGN_OR_RETURN(
-        server->http_, HttpServer::Start(HttpOf(options), tls, kScrapeThreads, *server->handler_));
+    HOLDFAST_ASSIGN_OR_RETURN(server->http_, HttpServer::Start(HttpOf(options), tls, kScrapeThreads,
+                                                               *server->handler_, clock));
   }
   if (!options.textfile.empty()) {
     server->textfile_ = std::make_unique<MetricsTextfile>(

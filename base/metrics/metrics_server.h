@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "base/clock.h"
 #include "base/http/http_server.h"
 #include "base/metrics/metrics_options.h"
 #include "base/metrics/metrics_page.h"
@@ -20,10 +21,11 @@ class MetricsServer {
   /// Returns a page. Several threads call this at the same time. It must not block for long.
   using Collect = std::function<MetricsPage()>;
 
-  /// Starts what `options` name. Errors as from CheckMetrics; Unavailable if the address is in use
-  /// or cannot be bound.
+  /// Starts what `options` name. `clock` outlives the server. Errors as from CheckMetrics;
+  /// Unavailable if the address is in use or cannot be bound.
   static Result<std::unique_ptr<MetricsServer>> Start(const MetricsOptions& options,
-                                                      const HttpCertificate& tls, Collect collect);
+                                                      const HttpCertificate& tls, Collect collect,
+                                                      Clock& clock);
   /// Ends open connections at once.
   ~MetricsServer();
 

@@ -7,7 +7,6 @@
 #include <cerrno>
 #include <cstdio>
 
-#include "base/clock.h"
 #include "base/fd.h"
 #include "base/log.h"
 
@@ -41,9 +40,9 @@ void MetricsTextfile::Run() {
       Log(LogLevel::kWarn, "MetricsTextfileFailed", {Kv("error", status.ToString())});
     }
     failed = !status.ok();
-    const auto next = Clock::Real().Now() + period_;
     MutexLock lock(mutex_);
-    while (!stopping_ && changed_.WaitUntil(mutex_, next)) {
+    // A spurious wake-up only makes the pause longer.
+    while (!stopping_ && changed_.WaitFor(mutex_, period_)) {
     }
     if (stopping_) return;
   }

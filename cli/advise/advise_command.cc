@@ -250,7 +250,8 @@ class AdviseCommand : public Command {
   }
 
   Result<ExitCode> Run(Context& context) override {
-    HOLDFAST_ASSIGN_OR_RETURN(CoordinatorClient client, CoordinatorClient::Open(context.options));
+    HOLDFAST_ASSIGN_OR_RETURN(CoordinatorClient client,
+                              CoordinatorClient::Open(context.options, context.clock));
     return without_.empty() ? Advise(context, client) : Without(context, client);
   }
 

@@ -80,7 +80,8 @@ class BackupCommand : public Command {
   }
 
   Result<ExitCode> Run(Context& context) override {
-    HOLDFAST_ASSIGN_OR_RETURN(CoordinatorClient client, CoordinatorClient::Open(context.options));
+    HOLDFAST_ASSIGN_OR_RETURN(CoordinatorClient client,
+                              CoordinatorClient::Open(context.options, context.clock));
     HOLDFAST_ASSIGN_OR_RETURN(BackupWriter writer, BackupWriter::Make(dir_));
     BackupReceiver receiver(writer, context);
     HOLDFAST_RETURN_IF_ERROR(client.Backup(receiver));

@@ -75,7 +75,8 @@ class AdoptCommand : public Command {
       if (job_.empty()) return Fail(InvalidArgumentError("--owner needs a JOB"));
       HOLDFAST_ASSIGN_OR_RETURN(owner, UserNumber(owner_));
     }
-    HOLDFAST_ASSIGN_OR_RETURN(CoordinatorClient client, CoordinatorClient::Open(context.options));
+    HOLDFAST_ASSIGN_OR_RETURN(CoordinatorClient client,
+                              CoordinatorClient::Open(context.options, context.clock));
     HOLDFAST_ASSIGN_OR_RETURN(const auto reply, client.Adopt(job_, life, dry_run_, owner));
     Write(context, reply);
     int adopted = 0;

@@ -94,10 +94,10 @@ Request RequestOf(const ShardKey& key, Tier tier) {
 }  // namespace
 
 Result<AgentClient> AgentClient::Open(const std::string& name, const std::string& address,
-                                      const GlobalOptions& options) {
+                                      const GlobalOptions& options, const Clock& clock) {
   HOLDFAST_ASSIGN_OR_RETURN(auto channel, OpenChannel(address, options));
   return AgentClient(agent::Agent::NewStub(channel), "the agent of node " + name + " at " + address,
-                     options.timeout_ms);
+                     options.timeout_ms, clock);
 }
 
 Status AgentClient::ReadPart(const ShardKey& key, Tier tier, uint64_t offset, uint64_t bytes,
@@ -115,7 +115,8 @@ Status AgentClient::ReadOnce(const ShardKey& key, const agent::ReadShardRequest&
   HOLDFAST_ASSIGN_OR_RETURN(
       const StreamEnd end,
       ReadStream<agent::ShardPiece>(
-          timeout_ms_, [&](grpc::ClientContext* call) { return stub_->ReadShard(call, request); },
+          timeout_ms_, *clock_,
+          [&](grpc::ClientContext* call) { return stub_->ReadShard(call, request); },
           [&](const agent::ShardPiece& piece) { return checker.Take(piece); }));
   const grpc::Status& finished = end.finished;
   Status status = FromTransport(finished, peer_, timeout_ms_, kAgentHint);
@@ -134,7 +135,7 @@ Status AgentClient::VerifyShard(const ShardKey& key, Tier tier, bool deep, uint6
       timeout_ms_ + (deep ? static_cast<int64_t>(image_bytes / kSlowBytesPerMs) : 0);
   return RetryBusy([&](bool* busy) -> Status {
     grpc::ClientContext call;
-    SilenceGuard guard(call, timeout_ms);
+    SilenceGuard guard(call, timeout_ms, *clock_);
     OnInterrupt cancel([&call] { call.TryCancel(); });
     agent::VerifyShardReply reply;
     grpc::Status finished = stub_->VerifyShard(&call, request, &reply);
@@ -151,11 +152,11 @@ Status AgentClient::VerifyShard(const ShardKey& key, Tier tier, bool deep, uint6
 }
 
 Status AgentClient::RetryBusy(const std::function<Status(bool*)>& attempt) const {
-  Clock::TimePoint until = Clock::Real().Now() + std::chrono::milliseconds(timeout_ms_);
+  Clock::TimePoint until = clock_->Now() + std::chrono::milliseconds(timeout_ms_);
   while (true) {
     bool busy = false;
     Status status = attempt(&busy);
-    if (!busy || Clock::Real().Now() >= until) return status;
+    if (!busy || clock_->Now() >= until) return status;
     HOLDFAST_RETURN_IF_ERROR(Interrupt::SleepFor(kRetryPauseMs));
   }
 }
@@ -169,7 +170,7 @@ Result<std::string> AgentClient::ReadWorkerLog(const std::string& job, const std
   request.set_offset(offset);
   agent::ReadWorkerLogReply reply;
   grpc::ClientContext call;
-  SilenceGuard guard(call, timeout_ms_);
+  SilenceGuard guard(call, timeout_ms_, *clock_);
   OnInterrupt cancel([&call] { call.TryCancel(); });
   HOLDFAST_RETURN_IF_ERROR(
       FromTransport(stub_->ReadWorkerLog(&call, request, &reply), peer_, timeout_ms_, kAgentHint));
@@ -181,7 +182,7 @@ Result<std::string> AgentClient::Dump() const {
   agent::DumpReply reply;
   Status sent = RetryBusy([&](bool* busy) -> Status {
     grpc::ClientContext call;
-    SilenceGuard guard(call, timeout_ms_);
+    SilenceGuard guard(call, timeout_ms_, *clock_);
     OnInterrupt cancel([&call] { call.TryCancel(); });
     grpc::Status finished = stub_->Dump(&call, agent::DumpRequest(), &reply);
     HOLDFAST_RETURN_IF_ERROR(Interrupt::Check());

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "agent/api/agent.grpc.pb.h"
+#include "base/clock.h"
 #include "base/ids.h"
 #include "cli/core/options.h"
 #include "storage/format/seal.h"
@@ -24,9 +25,9 @@ class ShardSink {
 /// The data service of one agent. Thread-safe.
 class AgentClient {
  public:
-  /// `name` is the node's name, for messages.
+  /// `name` is the node's name, for messages. `clock` outlives the client.
   static Result<AgentClient> Open(const std::string& name, const std::string& address,
-                                  const GlobalOptions& options);
+                                  const GlobalOptions& options, const Clock& clock);
 
   /// Streams the image bytes [offset, offset + bytes) of a shard into `sink`, in complete chunks.
   /// `offset` is a chunk's first byte. The seal must be of `key`, and each piece must be the next
@@ -44,8 +45,9 @@ class AgentClient {
   Result<std::string> Dump() const;
 
  private:
-  AgentClient(std::unique_ptr<agent::Agent::Stub> stub, std::string peer, int64_t timeout_ms)
-      : stub_(std::move(stub)), peer_(std::move(peer)), timeout_ms_(timeout_ms) {}
+  AgentClient(std::unique_ptr<agent::Agent::Stub> stub, std::string peer, int64_t timeout_ms,
+              const Clock& clock)
+      : stub_(std::move(stub)), peer_(std::move(peer)), timeout_ms_(timeout_ms), clock_(&clock) {}
 
   Status ReadOnce(const ShardKey& key, const agent::ReadShardRequest& request, ShardSink& sink,
                   bool* busy) const;
@@ -56,6 +58,7 @@ class AgentClient {
   std::unique_ptr<agent::Agent::Stub> stub_;
   std::string peer_;  // "the agent of node n1 at unix:/…"
   int64_t timeout_ms_;
+  const Clock* clock_;
 };
 
 }  // namespace holdfast::cli

@@ -35,7 +35,8 @@ class AuditCommand : public Command {
   }
 
   Result<ExitCode> Run(Context& context) override {
-    HOLDFAST_ASSIGN_OR_RETURN(CoordinatorClient client, CoordinatorClient::Open(context.options));
+    HOLDFAST_ASSIGN_OR_RETURN(CoordinatorClient client,
+                              CoordinatorClient::Open(context.options, context.clock));
     int64_t from = 0;
     if (!since_.empty()) {
       HOLDFAST_ASSIGN_OR_RETURN(const int64_t since_ms, ParseDurationMs(since_));

@@ -19,12 +19,13 @@ using coordinator::Coordinator;
 constexpr int64_t kTriesOfAll = 5;
 }  // namespace
 
-Result<CoordinatorClient> CoordinatorClient::Open(const GlobalOptions& options) {
+Result<CoordinatorClient> CoordinatorClient::Open(const GlobalOptions& options,
+                                                  const Clock& clock) {
   HOLDFAST_RETURN_IF_ERROR(CheckMayCall(options.endpoint, options));
   HOLDFAST_ASSIGN_OR_RETURN(auto coordinators,
                             coord::LeaderChannel::Make(options.endpoint, TlsOf(options)));
   return CoordinatorClient(std::move(coordinators), "the coordinator at " + options.endpoint,
-                           options.timeout_ms);
+                           options.timeout_ms, clock);
 }
 
 template <typename Request, typename Reply>
@@ -35,7 +36,7 @@ grpc::Status CoordinatorClient::CallOnce(Method<Request, Reply> method, const Re
   // A stopped coordinator does not answer; leave time to ask each of them.
   const int64_t wait_ms = count == 1 ? left_ms : std::min(left_ms, timeout_ms_ / kTriesOfAll);
   grpc::ClientContext call;
-  SilenceGuard guard(call, std::max<int64_t>(wait_ms, 1));
+  SilenceGuard guard(call, std::max<int64_t>(wait_ms, 1), *clock_);
   OnInterrupt cancel([&call] { call.TryCancel(); });
   grpc::Status finished = (coordinators_->stub(asked).*method)(&call, request, reply);
   search->again = guard.expired() || IsSlowHandshake(finished);
@@ -56,14 +57,13 @@ Result<Reply> CoordinatorClient::Call(Method<Request, Reply> method, const Reque
   Reply reply;
   grpc::Status finished;
   Search search;
-  Clock& clock = Clock::Real();
-  Clock::TimePoint until = clock.Now() + std::chrono::milliseconds(timeout_ms_);
+  const Clock::TimePoint until = clock_->Now() + std::chrono::milliseconds(timeout_ms_);
   for (int64_t left_ms = timeout_ms_; left_ms > 0;) {
     finished = CallOnce(method, request, left_ms, &reply, &search);
     HOLDFAST_RETURN_IF_ERROR(Interrupt::Check());
     if (!search.again) break;
     HOLDFAST_RETURN_IF_ERROR(Interrupt::SleepFor(std::min(left_ms, kRetryPauseMs)));
-    left_ms = std::chrono::duration_cast<std::chrono::milliseconds>(until - clock.Now()).count();
+    left_ms = std::chrono::duration_cast<std::chrono::milliseconds>(until - clock_->Now()).count();
   }
   HOLDFAST_RETURN_IF_ERROR(FromTransport(finished, peer_, timeout_ms_, kCoordinatorHint));
   HOLDFAST_RETURN_IF_ERROR(FromProto(reply.outcome()));
@@ -221,7 +221,7 @@ Status CoordinatorClient::Backup(BackupSink& sink) {
   HOLDFAST_ASSIGN_OR_RETURN(
       const StreamEnd end,
       ReadStream<coordinator::BackupPart>(
-          timeout_ms_,
+          timeout_ms_, *clock_,
           [&](grpc::ClientContext* call) { return coordinators_->stub().Backup(call, {}); },
           [&](coordinator::BackupPart& part) { return sink.Take(part); }));
   return FromTransport(end.finished, peer_, timeout_ms_, kCoordinatorHint);

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/ids.h"
 #include "cli/core/options.h"
 #include "coordinator/api/convert.h"
@@ -26,8 +27,9 @@ class BackupSink {
 /// form. Nothing is sent before the first call. Thread-safe.
 class CoordinatorClient {
  public:
-  /// InvalidArgument: a malformed endpoint, or one on another machine without TLS files.
-  static Result<CoordinatorClient> Open(const GlobalOptions& options);
+  /// InvalidArgument: a malformed endpoint, or one on another machine without TLS files. `clock`
+  /// outlives the client.
+  static Result<CoordinatorClient> Open(const GlobalOptions& options, const Clock& clock);
 
   /// `job` empty: all jobs. NotFound: the coordinator has no such job.
   Result<coordinator::GetStatusReply> GetStatus(const std::string& job);
@@ -79,8 +81,11 @@ class CoordinatorClient {
 
  private:
   CoordinatorClient(std::unique_ptr<coord::LeaderChannel> coordinators, std::string peer,
-                    int64_t timeout_ms)
-      : coordinators_(std::move(coordinators)), peer_(std::move(peer)), timeout_ms_(timeout_ms) {}
+                    int64_t timeout_ms, const Clock& clock)
+      : coordinators_(std::move(coordinators)),
+        peer_(std::move(peer)),
+        timeout_ms_(timeout_ms),
+        clock_(&clock) {}
 
   template <typename Request, typename Reply>
   using Method = grpc::Status (coordinator::Coordinator::Stub::*)(grpc::ClientContext*,
@@ -101,6 +106,7 @@ class CoordinatorClient {
   std::unique_ptr<coord::LeaderChannel> coordinators_;
   std::string peer_;
   int64_t timeout_ms_;
+  const Clock* clock_;
 };
 
 using coord::FromProto;

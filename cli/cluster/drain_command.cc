@@ -64,7 +64,8 @@ class DrainCommand : public Command {
   }
 
   Result<ExitCode> Run(Context& context) override {
-    HOLDFAST_ASSIGN_OR_RETURN(CoordinatorClient client, CoordinatorClient::Open(context.options));
+    HOLDFAST_ASSIGN_OR_RETURN(CoordinatorClient client,
+                              CoordinatorClient::Open(context.options, context.clock));
     if (undo_) {
       HOLDFAST_RETURN_IF_ERROR(client.Drain(node_, false, "", false));
       if (context.output.json()) {

@@ -27,7 +27,8 @@ class DumpCommand : public Command {
   }
 
   Result<ExitCode> Run(Context& context) override {
-    HOLDFAST_ASSIGN_OR_RETURN(CoordinatorClient client, CoordinatorClient::Open(context.options));
+    HOLDFAST_ASSIGN_OR_RETURN(CoordinatorClient client,
+                              CoordinatorClient::Open(context.options, context.clock));
     HOLDFAST_ASSIGN_OR_RETURN(auto status, client.GetStatus(""));
     std::string address;
     bool known = false;
@@ -41,7 +42,7 @@ class DumpCommand : public Command {
     if (address.empty())
       return Fail(UnavailableError("node " + node_ + " is down: its agent does not answer"));
     HOLDFAST_ASSIGN_OR_RETURN(AgentClient agent,
-                              AgentClient::Open(node_, address, context.options));
+                              AgentClient::Open(node_, address, context.options, context.clock));
     HOLDFAST_ASSIGN_OR_RETURN(std::string text, agent.Dump());
     Json dump = Json::parse(text, nullptr, false);
     if (dump.is_discarded())

@@ -35,7 +35,8 @@ class ForgetCommand : public Command {
       return Fail(InvalidArgumentError(
           fmt::format("this removes every version of {} for good; confirm with --yes", job_)));
     }
-    HOLDFAST_ASSIGN_OR_RETURN(CoordinatorClient client, CoordinatorClient::Open(context.options));
+    HOLDFAST_ASSIGN_OR_RETURN(CoordinatorClient client,
+                              CoordinatorClient::Open(context.options, context.clock));
     HOLDFAST_ASSIGN_OR_RETURN(const auto reply, client.ForgetJob(job_));
     const std::vector<std::string> away(reply.away().begin(), reply.away().end());
     if (context.output.json()) {

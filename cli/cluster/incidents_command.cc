@@ -51,7 +51,8 @@ class IncidentsCommand : public Command {
   }
 
   Result<ExitCode> Run(Context& context) override {
-    HOLDFAST_ASSIGN_OR_RETURN(CoordinatorClient client, CoordinatorClient::Open(context.options));
+    HOLDFAST_ASSIGN_OR_RETURN(CoordinatorClient client,
+                              CoordinatorClient::Open(context.options, context.clock));
     if (show_->parsed()) return Show(context, client);
     if (acknowledged_ != 0) {
       HOLDFAST_RETURN_IF_ERROR(client.AcknowledgeIncident(acknowledged_, why_));
@@ -123,12 +124,10 @@ class IncidentsCommand : public Command {
     if (restored.incarnation.value != 0) line("restored", ToString(restored));
     if (incident.lost_steps() >= 0) line("steps lost", std::to_string(incident.lost_steps()));
     text += "\n";
-    const std::pair<const char*, int64_t> times[] = {{"detected", incident.detect_ms()},
-                                                     {"decided", incident.decide_ms()},
-                                                     {"stopped", incident.stop_ms()},
-                                                     {"placed", view::PlaceMs(incident)},
-                                                     {"restored", incident.restore_ms()},
-                                                     {"first step", incident.first_step_ms()}};
+    const std::pair<const char*, int64_t> times[] = {
+        {"detected", incident.detect_ms()},  {"decided", incident.decide_ms()},
+        {"stopped", incident.stop_ms()},     {"placed", view::PlaceMs(incident)},
+        {"restored", incident.restore_ms()}, {"first step", incident.first_step_ms()}};
     for (const auto& [name, ms] : times) line(name, FormatSeconds(ms));
     for (const std::string& evidence : incident.evidence()) {
       text += "\n";

@@ -35,7 +35,8 @@ class PinCommand : public Command {
   }
 
   Result<ExitCode> Run(Context& context) override {
-    HOLDFAST_ASSIGN_OR_RETURN(CoordinatorClient client, CoordinatorClient::Open(context.options));
+    HOLDFAST_ASSIGN_OR_RETURN(CoordinatorClient client,
+                              CoordinatorClient::Open(context.options, context.clock));
     if (version_ == "newest") {
       HOLDFAST_ASSIGN_OR_RETURN(const VersionId newest, client.PinNewest(job_));
       version_ = ToString(newest);

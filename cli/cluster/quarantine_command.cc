@@ -44,7 +44,8 @@ class QuarantineCommand : public Command {
   }
 
   Result<ExitCode> Run(Context& context) override {
-    HOLDFAST_ASSIGN_OR_RETURN(CoordinatorClient client, CoordinatorClient::Open(context.options));
+    HOLDFAST_ASSIGN_OR_RETURN(CoordinatorClient client,
+                              CoordinatorClient::Open(context.options, context.clock));
     if (!node_.empty()) {
       HOLDFAST_RETURN_IF_ERROR(
           client.Quarantine(node_, !release_, why_.empty() ? "by an operator" : why_, untested_));

@@ -41,7 +41,8 @@ class RetainCommand : public Command {
     if (keep_last_ == 0 && !default_) {
       return Fail(InvalidArgumentError("give --keep-last N or --default"));
     }
-    HOLDFAST_ASSIGN_OR_RETURN(CoordinatorClient client, CoordinatorClient::Open(context.options));
+    HOLDFAST_ASSIGN_OR_RETURN(CoordinatorClient client,
+                              CoordinatorClient::Open(context.options, context.clock));
     const auto last = static_cast<uint64_t>(keep_last_);
     const auto every = static_cast<uint64_t>(keep_every_);
     HOLDFAST_RETURN_IF_ERROR(client.Retain(job_, last, every));

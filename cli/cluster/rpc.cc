@@ -61,10 +61,11 @@ bool IsSlowHandshake(const grpc::Status& status) {
          status.error_message().find("timed out") != std::string::npos;
 }
 
-SilenceGuard::SilenceGuard(grpc::ClientContext& call, int64_t timeout_ms)
+SilenceGuard::SilenceGuard(grpc::ClientContext& call, int64_t timeout_ms, const Clock& clock)
     : call_(call),
       timeout_(std::chrono::milliseconds(timeout_ms)),
-      until_(Clock::Real().Now() + timeout_),
+      clock_(clock),
+      until_(clock.Now() + timeout_),
       thread_([this] { Watch(); }) {}
 
 SilenceGuard::~SilenceGuard() {
@@ -78,7 +79,7 @@ SilenceGuard::~SilenceGuard() {
 
 void SilenceGuard::Touch() {
   MutexLock lock(mutex_);
-  until_ = Clock::Real().Now() + timeout_;
+  until_ = clock_.Now() + timeout_;
   paused_ = false;
 }
 
@@ -95,7 +96,7 @@ bool SilenceGuard::expired() {
 void SilenceGuard::Watch() {
   MutexLock lock(mutex_);
   while (!stopped_ && !expired_) {
-    auto left = until_ - Clock::Real().Now();
+    auto left = until_ - clock_.Now();
     if (paused_) left = timeout_;
     if (left.count() > 0) {
       changed_.WaitFor(mutex_, left);

@@ -44,7 +44,8 @@ inline constexpr int64_t kRetryPauseMs = 150;
 /// Cancels a call that has been silent for too long.
 class SilenceGuard {
  public:
-  SilenceGuard(grpc::ClientContext& call, int64_t timeout_ms);
+  /// `clock` outlives the guard.
+  SilenceGuard(grpc::ClientContext& call, int64_t timeout_ms, const Clock& clock);
   ~SilenceGuard();
   SilenceGuard(const SilenceGuard&) = delete;
   SilenceGuard& operator=(const SilenceGuard&) = delete;
@@ -60,6 +61,7 @@ class SilenceGuard {
 
   grpc::ClientContext& call_;
   const std::chrono::nanoseconds timeout_;
+  const Clock& clock_;
   Mutex mutex_;
   CondVar changed_;
   Clock::TimePoint until_ HOLDFAST_GUARDED_BY(mutex_);
@@ -79,10 +81,11 @@ struct StreamEnd {
 /// fails. A server that is silent for `timeout_ms` ends it with DEADLINE_EXCEEDED. Returns the
 /// error of `take`, or Cancelled when the command is interrupted.
 template <typename Message, typename Open, typename Take>
-Result<StreamEnd> ReadStream(int64_t timeout_ms, const Open& open, const Take& take) {
+Result<StreamEnd> ReadStream(int64_t timeout_ms, const Clock& clock, const Open& open,
+                             const Take& take) {
   grpc::ClientContext call;
   OnInterrupt cancel([&call] { call.TryCancel(); });
-  SilenceGuard guard(call, timeout_ms);
+  SilenceGuard guard(call, timeout_ms, clock);
   const auto stream = open(&call);
   StreamEnd end;
   Message message;

@@ -115,7 +115,8 @@ class RunCommand : public Command {
   }
 
   Result<ExitCode> Run(Context& context) override {
-    HOLDFAST_ASSIGN_OR_RETURN(CoordinatorClient client, CoordinatorClient::Open(context.options));
+    HOLDFAST_ASSIGN_OR_RETURN(CoordinatorClient client,
+                              CoordinatorClient::Open(context.options, context.clock));
     if (follow_) return RunFollower(context, client, job_).Follow(false, 0);
     coordinator::RunSpec spec;
     HOLDFAST_RETURN_IF_ERROR(Describe(&spec));
@@ -221,7 +222,8 @@ class StopCommand : public Command {
   }
 
   Result<ExitCode> Run(Context& context) override {
-    HOLDFAST_ASSIGN_OR_RETURN(CoordinatorClient client, CoordinatorClient::Open(context.options));
+    HOLDFAST_ASSIGN_OR_RETURN(CoordinatorClient client,
+                              CoordinatorClient::Open(context.options, context.clock));
     const int64_t deadline_ms = now_ ? 0 : ParseDurationMs(deadline_).value_or(60'000);
     HOLDFAST_RETURN_IF_ERROR(client.StopRun(job_, deadline_ms));
     return RunFollower(context, client, job_).Follow(false, 0);

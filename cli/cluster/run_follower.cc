@@ -121,7 +121,7 @@ void RunFollower::ReadLog(const std::string& address, const std::string& node, c
                           bool last) {
   auto agent = agents_.find(address);
   if (agent == agents_.end()) {
-    auto opened = AgentClient::Open(node, address, context_.options);
+    auto opened = AgentClient::Open(node, address, context_.options, context_.clock);
     if (!opened) return;
     agent = agents_.emplace(address, *std::move(opened)).first;
   }

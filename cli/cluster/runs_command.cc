@@ -41,7 +41,8 @@ class RunsCommand : public Command {
   }
 
   Result<ExitCode> Run(Context& context) override {
-    HOLDFAST_ASSIGN_OR_RETURN(CoordinatorClient client, CoordinatorClient::Open(context.options));
+    HOLDFAST_ASSIGN_OR_RETURN(CoordinatorClient client,
+                              CoordinatorClient::Open(context.options, context.clock));
     return RunWatched(context, watch_, [&]() -> Result<ExitCode> {
       HOLDFAST_ASSIGN_OR_RETURN(const auto reply, client.GetRuns(job_));
       Write(context, reply);

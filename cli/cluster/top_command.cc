@@ -81,7 +81,8 @@ class TopCommand : public Command {
       return Fail(InvalidArgumentError(
           "`top` is for terminals: `holdfast status -o json` has the same data"));
     }
-    HOLDFAST_ASSIGN_OR_RETURN(CoordinatorClient client, CoordinatorClient::Open(context.options));
+    HOLDFAST_ASSIGN_OR_RETURN(CoordinatorClient client,
+                              CoordinatorClient::Open(context.options, context.clock));
     watch_.watch = true;
     return RunWatched(context, watch_, [&]() { return Frame(context, client); });
   }
@@ -155,12 +156,10 @@ class TopCommand : public Command {
     output.Write(fmt::format("\nlast incident {} ({} ago, {}): {}\n", incident.id(),
                              FormatAge(snapshot.now_wall_nanos - incident.wall_nanos()),
                              incident.state(), Printable(incident.what())));
-    const std::pair<const char*, int64_t> phases[] = {{"detect", incident.detect_ms()},
-                                                      {"decide", incident.decide_ms()},
-                                                      {"stop", incident.stop_ms()},
-                                                      {"place", view::PlaceMs(incident)},
-                                                      {"restore", incident.restore_ms()},
-                                                      {"first step", incident.first_step_ms()}};
+    const std::pair<const char*, int64_t> phases[] = {
+        {"detect", incident.detect_ms()},   {"decide", incident.decide_ms()},
+        {"stop", incident.stop_ms()},       {"place", view::PlaceMs(incident)},
+        {"restore", incident.restore_ms()}, {"first step", incident.first_step_ms()}};
     int64_t total_ms = 1;
     for (const auto& [name, ms] : phases) total_ms = std::max(total_ms, ms);
     int64_t before_ms = 0;

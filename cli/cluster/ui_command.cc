@@ -27,7 +27,8 @@ class UiCommand : public Command {
   }
 
   Result<ExitCode> Run(Context& context) override {
-    HOLDFAST_ASSIGN_OR_RETURN(CoordinatorClient client, CoordinatorClient::Open(context.options));
+    HOLDFAST_ASSIGN_OR_RETURN(CoordinatorClient client,
+                              CoordinatorClient::Open(context.options, context.clock));
     HOLDFAST_ASSIGN_OR_RETURN(const auto status, client.GetStatus(""));
     if (status.page_url().empty()) {
       return Fail(

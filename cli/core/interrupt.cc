@@ -9,7 +9,6 @@
 #include <memory>
 #include <thread>
 
-#include "base/clock.h"
 #include "base/mutex.h"
 #include "cli/core/exit_code.h"
 
@@ -90,14 +89,12 @@ Status Interrupt::Check() {
 
 Status Interrupt::SleepFor(int64_t timeout_ms) {
   Registry& registry = TheRegistry();
-  auto until = Clock::Real().Now() + std::chrono::milliseconds(timeout_ms);
   MutexLock lock(registry.mutex);
   while (!registry.requested) {
-    auto left = until - Clock::Real().Now();
-    if (left.count() <= 0) return Status::Ok();
-    registry.changed.WaitFor(registry.mutex, left);
+    // A spurious wake-up only makes the pause longer.
+    if (!registry.changed.WaitFor(registry.mutex, std::chrono::milliseconds(timeout_ms))) break;
   }
-  return CancelledError("interrupted");
+  return Interrupt::Check();
 }
 
 OnInterrupt::OnInterrupt(std::function<void()> cancel) {

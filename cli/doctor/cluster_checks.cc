@@ -201,8 +201,10 @@ Findings CheckPeers(const agent::AgentConfig& config, const coordinator::GetStat
                     const Clock& clock) {
   std::vector<Peer> peers = OtherNodes(config.node, status);
   if (peers.empty()) return {{"peers", Readiness::kSkipped, "no other node is up", ""}};
-  auto transport = agent::MakeTcpTransport(config.peers.TransportOptions(
-      config.cluster, config.node, {config.tls.ca, config.tls.cert, config.tls.key}));
+  auto transport = agent::MakeTcpTransport(
+      config.peers.TransportOptions(config.cluster, config.node,
+                                    {config.tls.ca, config.tls.cert, config.tls.key}),
+      clock);
   if (!transport) {
     const bool denied = transport.error().code() == ErrorCode::kPermissionDenied;
     return {{"peers", denied ? Readiness::kUnknown : Readiness::kFail, transport.error().message(),

@@ -91,7 +91,7 @@ Result<Findings> RunPreflight(const PreflightOptions& options, const GlobalOptio
   as_agent.tls_cert = config.tls.cert;
   as_agent.tls_key = config.tls.key;
   as_agent.insecure_loopback = config.tls.insecure_loopback;
-  auto client = CoordinatorClient::Open(as_agent);
+  auto client = CoordinatorClient::Open(as_agent, clock);
   if (!client) {
     findings.push_back({"coordinator", Readiness::kFail, client.error().message(),
                         "correct `coordinator` and [tls] of the agent's configuration"});

@@ -134,7 +134,8 @@ class DrillCommand : public Command {
     request.force = force_;
     if (!duration_.empty()) request.duration_ms = ParseDurationMs(duration_).value_or(0);
     if (!seed_) seed_ = RandomSeed() >> 32;
-    HOLDFAST_ASSIGN_OR_RETURN(CoordinatorClient client, CoordinatorClient::Open(context.options));
+    HOLDFAST_ASSIGN_OR_RETURN(CoordinatorClient client,
+                              CoordinatorClient::Open(context.options, context.clock));
     DrillRunner runner(context, client, *injectors, job_);
     std::vector<DrillReport> reports;
     Random seeds(*seed_);

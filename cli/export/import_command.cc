@@ -81,7 +81,8 @@ class ImportCommand : public Command {
   /// Refuses an existing job: an import is a start of the job, and would fence ranks that run.
   Status RefuseKnownJob(Context& context) const {
     if (yes_) return Status::Ok();
-    HOLDFAST_ASSIGN_OR_RETURN(CoordinatorClient client, CoordinatorClient::Open(context.options));
+    HOLDFAST_ASSIGN_OR_RETURN(CoordinatorClient client,
+                              CoordinatorClient::Open(context.options, context.clock));
     Result<coordinator::GetStatusReply> known = client.GetStatus(job_);
     if (!known && known.error().code() == ErrorCode::kNotFound) return Status::Ok();
     if (!known) return known.error();

@@ -34,7 +34,7 @@ Result<Reply> CertificateClient::Call(Method<Request, Reply> method, const Reque
     grpc::ClientContext context;
     const auto left =
         std::chrono::duration_cast<std::chrono::milliseconds>(until - clock.Now()).count();
-    SilenceGuard guard(context, std::max<int64_t>(left, 1));
+    SilenceGuard guard(context, std::max<int64_t>(left, 1), clock);
     OnInterrupt cancel([&context] { context.TryCancel(); });
     Certificates::Stub stub(coordinators_->channel(asked));
     grpc::Status finished = (stub.*method)(&context, request, &reply);

@@ -139,7 +139,7 @@ class JoinCommand : public Command {
         coord::MakePinnedChannel(endpoint, ca_hash, context.clock, pinned));
     coordinator::EnrollReply reply;
     grpc::ClientContext call;
-    SilenceGuard guard(call, timeout_ms);
+    SilenceGuard guard(call, timeout_ms, context.clock);
     OnInterrupt cancel([&call] { call.TryCancel(); });
     grpc::Status finished = stub.Enroll(&call, request, &reply);
     HOLDFAST_RETURN_IF_ERROR(Interrupt::Check());

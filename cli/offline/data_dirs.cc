@@ -114,7 +114,7 @@ Result<Marked> ReadMarker(const std::string& dir) {
 }
 
 /// Opens one volume. `marked` are its directories, in any order.
-Result<OfflineVolume> OpenOne(std::vector<Marked> marked) {
+Result<OfflineVolume> OpenOne(std::vector<Marked> marked, Clock& clock) {
   std::sort(marked.begin(), marked.end(),
             [](const Marked& a, const Marked& b) { return a.marker.index < b.marker.index; });
   OfflineVolume opened;
@@ -135,7 +135,7 @@ Result<OfflineVolume> OpenOne(std::vector<Marked> marked) {
                     marked.size() == 1 ? "it was" : std::to_string(marked.size()) + " were")));
   }
   opened.cluster = marked[0].marker.cluster;
-  HOLDFAST_ASSIGN_OR_RETURN(opened.volume, OpenVolumeReadOnly(opened.dirs, IoOptions()));
+  HOLDFAST_ASSIGN_OR_RETURN(opened.volume, OpenVolumeReadOnly(opened.dirs, IoOptions(), clock));
   opened.shards = opened.volume->List();
   std::set<ShardKey> sealed;
   for (const std::string& dir : opened.dirs) {
@@ -156,7 +156,8 @@ bool IsDataDir(const std::string& dir) {
   return fs::is_regular_file(fs::path(dir) / kMarkerName, error);
 }
 
-Result<std::vector<OfflineVolume>> OpenDataDirs(const std::vector<std::string>& dirs) {
+Result<std::vector<OfflineVolume>> OpenDataDirs(const std::vector<std::string>& dirs,
+                                                Clock& clock) {
   std::map<std::string, std::vector<Marked>> volumes;
   std::vector<std::string> order;
   for (const std::string& dir : dirs) {
@@ -167,7 +168,7 @@ Result<std::vector<OfflineVolume>> OpenDataDirs(const std::vector<std::string>& 
   }
   std::vector<OfflineVolume> opened;
   for (const std::string& volume : order) {
-    HOLDFAST_ASSIGN_OR_RETURN(OfflineVolume one, OpenOne(std::move(volumes[volume])));
+    HOLDFAST_ASSIGN_OR_RETURN(OfflineVolume one, OpenOne(std::move(volumes[volume]), clock));
     opened.push_back(std::move(one));
   }
   return opened;

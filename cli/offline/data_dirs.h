@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "storage/volume/volume.h"
 
 namespace holdfast::cli {
@@ -48,7 +49,7 @@ struct OfflineVersion {
 /// Opens the data directories of one or more nodes. Directories of the same volume are combined by
 /// their markers, in the volume's order. FailedPrecondition: a directory is not a data directory,
 /// or a directory of a volume is missing in `dirs`.
-Result<std::vector<OfflineVolume>> OpenDataDirs(const std::vector<std::string>& dirs);
+Result<std::vector<OfflineVolume>> OpenDataDirs(const std::vector<std::string>& dirs, Clock& clock);
 
 /// Returns whether `dir` has a data directory's marker.
 bool IsDataDir(const std::string& dir);

@@ -60,7 +60,7 @@ std::string AgentChunks::where() const { return fmt::format("{} on {}", ToString
 Result<const AgentClient*> AgentChunks::Client() {
   MutexLock lock(mutex_);
   if (!client_) {
-    HOLDFAST_ASSIGN_OR_RETURN(client_, AgentClient::Open(node_, address_, options_));
+    HOLDFAST_ASSIGN_OR_RETURN(client_, AgentClient::Open(node_, address_, options_, clock_));
   }
   return &*client_;
 }

@@ -12,14 +12,15 @@ namespace holdfast::cli {
 /// A replica that an agent sends to operators.
 class AgentChunks final : public ChunkSource {
  public:
-  /// `options` outlives the source.
+  /// `options` and `clock` outlive the source.
   AgentChunks(std::string node, std::string address, Tier tier, ShardKey key,
-              const GlobalOptions& options)
+              const GlobalOptions& options, const Clock& clock)
       : node_(std::move(node)),
         address_(std::move(address)),
         tier_(tier),
         key_(std::move(key)),
-        options_(options) {}
+        options_(options),
+        clock_(clock) {}
 
   SourceCost cost() const override;
   std::string where() const override;
@@ -35,6 +36,7 @@ class AgentChunks final : public ChunkSource {
   const Tier tier_;
   const ShardKey key_;
   const GlobalOptions& options_;
+  const Clock& clock_;
   Mutex mutex_;
   std::optional<AgentClient> client_ HOLDFAST_GUARDED_BY(mutex_);
 };

@@ -17,17 +17,20 @@ Status ExpectedShard::Check(const ShardSeal& seal) const {
   return Status::Ok();
 }
 
-std::unique_ptr<ChunkSource> OpenReplica(const ShardSource& replica, const GlobalOptions& options) {
+std::unique_ptr<ChunkSource> OpenReplica(const ShardSource& replica, const GlobalOptions& options,
+                                         const Clock& clock) {
   const ShardKey& key = replica.expected.key;
   if (replica.volume == nullptr) {
-    return std::make_unique<AgentChunks>(replica.node, replica.address, replica.tier, key, options);
+    return std::make_unique<AgentChunks>(replica.node, replica.address, replica.tier, key, options,
+                                         clock);
   }
   return std::make_unique<DiskChunks>(*replica.volume, key, "disk on " + replica.node);
 }
 
 VersionReplicas::VersionReplicas(const std::vector<OfflineVolume>& volumes, const std::string& job,
-                                 VersionId version, const GlobalOptions& options)
-    : job_(job), version_(version), options_(options) {
+                                 VersionId version, const GlobalOptions& options,
+                                 const Clock& clock)
+    : job_(job), version_(version), options_(options), clock_(clock) {
   for (const OfflineVolume& volume : volumes) {
     for (const StoredShard& shard : volume.shards) {
       const ShardIdentity& identity = shard.identity;
@@ -42,8 +45,8 @@ VersionReplicas::VersionReplicas(const std::vector<OfflineVolume>& volumes, cons
 }
 
 VersionReplicas::VersionReplicas(const coordinator::PlanRestoreReply& plan, const std::string& job,
-                                 const GlobalOptions& options)
-    : job_(job), version_(coord::FromProto(plan.version())), options_(options) {
+                                 const GlobalOptions& options, const Clock& clock)
+    : job_(job), version_(coord::FromProto(plan.version())), options_(options), clock_(clock) {
   const auto add = [&](const coordinator::ShardSource& source) {
     ShardSource replica;
     replica.expected = {
@@ -64,7 +67,8 @@ std::vector<ShardSource> VersionReplicas::Of(Rank shard) const {
 
 SourceList VersionReplicas::Open(Rank shard) const {
   SourceList sources;
-  for (const ShardSource& replica : Of(shard)) sources.push_back(OpenReplica(replica, options_));
+  for (const ShardSource& replica : Of(shard))
+    sources.push_back(OpenReplica(replica, options_, clock_));
   return sources;
 }
 

@@ -41,18 +41,21 @@ struct ShardSource {
   }
 };
 
-/// Returns the chunks of a replica that is not `decoded`. `options` must outlive the result.
-std::unique_ptr<ChunkSource> OpenReplica(const ShardSource& replica, const GlobalOptions& options);
+/// Returns the chunks of a replica that is not `decoded`. `options` and `clock` must outlive the
+/// result.
+std::unique_ptr<ChunkSource> OpenReplica(const ShardSource& replica, const GlobalOptions& options,
+                                         const Clock& clock);
 
 /// The replicas of one version. Thread-safe.
 class VersionReplicas {
  public:
-  /// Those in data directories. `volumes` and `options` must outlive the object.
+  /// Those in data directories. `volumes`, `options` and `clock` must outlive the object.
   VersionReplicas(const std::vector<OfflineVolume>& volumes, const std::string& job,
-                  VersionId version, const GlobalOptions& options);
-  /// Those at the agents that `plan` names. `options` must outlive the object.
+                  VersionId version, const GlobalOptions& options, const Clock& clock);
+  /// Those at the agents that `plan` names. `options` and `clock` must outlive the
+  /// object.
   VersionReplicas(const coordinator::PlanRestoreReply& plan, const std::string& job,
-                  const GlobalOptions& options);
+                  const GlobalOptions& options, const Clock& clock);
 
   const std::string& job() const { return job_; }
   VersionId version() const { return version_; }
@@ -67,6 +70,7 @@ class VersionReplicas {
   const std::string job_;
   const VersionId version_;
   const GlobalOptions& options_;
+  const Clock& clock_;
   std::map<Rank, std::vector<ShardSource>> replicas_;
 };
 

@@ -249,7 +249,8 @@ Status ExplainMissingOnline(Context& context, CoordinatorClient& client,
     if (lost == nullptr) {
       HOLDFAST_ASSIGN_OR_RETURN(const auto plan,
                                 client.PlanAllReplicas(key.job, key.version, /*as_is=*/true));
-      lost = std::make_unique<LostShards>(VersionReplicas(plan, key.job, context.options));
+      lost = std::make_unique<LostShards>(
+          VersionReplicas(plan, key.job, context.options, context.clock));
     }
     CheckInGroup(*lost, options.deep, progress, check);
   }
@@ -259,7 +260,8 @@ Status ExplainMissingOnline(Context& context, CoordinatorClient& client,
 }  // namespace
 
 Result<CheckReport> CheckOnline(Context& context, const CheckOptions& options) {
-  HOLDFAST_ASSIGN_OR_RETURN(CoordinatorClient client, CoordinatorClient::Open(context.options));
+  HOLDFAST_ASSIGN_OR_RETURN(CoordinatorClient client,
+                            CoordinatorClient::Open(context.options, context.clock));
   CheckReport report;
   Commits commits;
   HOLDFAST_RETURN_IF_ERROR(CollectOnline(client, options, report, commits));
@@ -272,7 +274,8 @@ Result<CheckReport> CheckOnline(Context& context, const CheckOptions& options) {
   std::map<std::string, Result<AgentClient>> agents;
   for (const ShardCheck& check : report.checks) {
     if (agents.count(check.node) == 0)
-      agents.emplace(check.node, AgentClient::Open(check.node, check.address, context.options));
+      agents.emplace(check.node,
+                     AgentClient::Open(check.node, check.address, context.options, context.clock));
   }
   // Agents were opened above, so that the threads only read the map.
   ParallelFor(report.checks.size(), kConcurrentChecks, [&](size_t i) {
@@ -320,8 +323,8 @@ struct Located {
 class MissingFinder {
  public:
   MissingFinder(const std::vector<OfflineVolume>& volumes, const CheckOptions& options,
-                const GlobalOptions& global)
-      : volumes_(volumes), options_(options), global_(global) {
+                const GlobalOptions& global, const Clock& clock)
+      : volumes_(volumes), options_(options), global_(global), clock_(clock) {
     for (size_t v = 0; v < volumes.size(); ++v) {
       for (const StoredShard& shard : volumes[v].shards) {
         Found& found = FoundOf(shard.identity.job, shard.identity.version);
@@ -357,7 +360,7 @@ class MissingFinder {
   Found& FoundOf(const std::string& job, VersionId version) { return versions_[{job, version}]; }
 
   void FindOf(const VersionKey& key, const Found& found, Progress& progress, CheckReport& report) {
-    LostShards lost(VersionReplicas(volumes_, key.first, key.second, global_));
+    LostShards lost(VersionReplicas(volumes_, key.first, key.second, global_, clock_));
     const auto miss = [&](Rank rank, const std::string& dir, const std::string& why) {
       ShardCheck check{
           {key.first, key.second, rank}, Tier::kDisk, dir, "", 0, Verdict::kMissing, why};
@@ -417,6 +420,7 @@ class MissingFinder {
   const std::vector<OfflineVolume>& volumes_;
   const CheckOptions& options_;
   const GlobalOptions& global_;
+  const Clock& clock_;
   std::map<VersionKey, Found> versions_;
 };
 
@@ -454,7 +458,7 @@ Status NoShardError(const CheckOptions& options) {
 
 Result<CheckReport> CheckOffline(Context& context, const CheckOptions& options,
                                  const std::vector<std::string>& dirs) {
-  HOLDFAST_ASSIGN_OR_RETURN(std::vector<OfflineVolume> volumes, OpenDataDirs(dirs));
+  HOLDFAST_ASSIGN_OR_RETURN(std::vector<OfflineVolume> volumes, OpenDataDirs(dirs, context.clock));
   CheckReport report;
   std::map<std::pair<ShardKey, std::string>, const Volume*> located;
   std::vector<ShardCheck> damaged;
@@ -482,7 +486,7 @@ Result<CheckReport> CheckOffline(Context& context, const CheckOptions& options,
   {
     Progress progress("decoding missing shards", 0, options.deep, context.clock);
     HOLDFAST_RETURN_IF_ERROR(
-        MissingFinder(volumes, options, context.options).Find(progress, report));
+        MissingFinder(volumes, options, context.options, context.clock).Find(progress, report));
   }
   if (report.checks.empty() && damaged.empty() && report.missing.empty() && !options.job.empty())
     return Fail(NoShardError(options));

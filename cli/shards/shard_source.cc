@@ -47,16 +47,17 @@ std::vector<ShardSource> AllReplicas(const ShardSource& planned, const LostShard
 
 /// Returns the chunks of a replica, or of the shard that its group decodes.
 std::unique_ptr<ChunkSource> OpenShard(const ShardSource& shard, const GlobalOptions& options,
-                                       LostShards* lost) {
-  if (!shard.decoded) return OpenReplica(shard, options);
+                                       const Clock& clock, LostShards* lost) {
+  if (!shard.decoded) return OpenReplica(shard, options, clock);
   return std::make_unique<GroupChunks>(*lost, shard.expected.key);
 }
 
 /// Reads from live agents, as planned by the coordinator.
 class ClusterSource : public RestoreSource {
  public:
-  ClusterSource(const GlobalOptions& options, CoordinatorClient client, uint32_t tier)
-      : options_(options), client_(std::move(client)), tier_(tier) {}
+  ClusterSource(const GlobalOptions& options, const Clock& clock, CoordinatorClient client,
+                uint32_t tier)
+      : options_(options), clock_(clock), client_(std::move(client)), tier_(tier) {}
 
   Result<RestorePlan> Plan(const std::string& job, VersionId version) override {
     auto reply = client_.PlanRestore(job, version, tier_);
@@ -77,7 +78,7 @@ class ClusterSource : public RestoreSource {
   }
 
   std::unique_ptr<ChunkSource> Open(const ShardSource& shard) override {
-    return OpenShard(shard, options_, Lost(shard.expected.key).value_or(nullptr));
+    return OpenShard(shard, options_, clock_, Lost(shard.expected.key).value_or(nullptr));
   }
 
  private:
@@ -117,12 +118,13 @@ class ClusterSource : public RestoreSource {
     if (lost_ == nullptr) {
       HOLDFAST_ASSIGN_OR_RETURN(const auto reply,
                                 client_.PlanAllReplicas(key.job, key.version, /*as_is=*/true));
-      lost_ = std::make_unique<LostShards>(VersionReplicas(reply, key.job, options_));
+      lost_ = std::make_unique<LostShards>(VersionReplicas(reply, key.job, options_, clock_));
     }
     return lost_.get();
   }
 
   const GlobalOptions& options_;
+  const Clock& clock_;
   CoordinatorClient client_;
   const uint32_t tier_;
   Mutex mutex_;
@@ -132,8 +134,9 @@ class ClusterSource : public RestoreSource {
 /// Reads data directories on this machine directly.
 class DataDirSource : public RestoreSource {
  public:
-  DataDirSource(std::vector<OfflineVolume> volumes, const GlobalOptions& options)
-      : volumes_(std::move(volumes)), options_(options) {}
+  DataDirSource(std::vector<OfflineVolume> volumes, const GlobalOptions& options,
+                const Clock& clock)
+      : volumes_(std::move(volumes)), options_(options), clock_(clock) {}
 
   Result<RestorePlan> Plan(const std::string& job, VersionId wanted) override {
     HOLDFAST_ASSIGN_OR_RETURN(std::vector<OfflineVersion> versions, VersionsOf(volumes_, job));
@@ -153,7 +156,7 @@ class DataDirSource : public RestoreSource {
   }
 
   std::unique_ptr<ChunkSource> Open(const ShardSource& shard) override {
-    return OpenShard(shard, options_, &Lost(shard.expected.key));
+    return OpenShard(shard, options_, clock_, &Lost(shard.expected.key));
   }
 
  private:
@@ -185,8 +188,8 @@ class DataDirSource : public RestoreSource {
     MutexLock lock(mutex_);
     std::unique_ptr<LostShards>& lost = lost_[key.version];
     if (lost == nullptr) {
-      lost =
-          std::make_unique<LostShards>(VersionReplicas(volumes_, key.job, key.version, options_));
+      lost = std::make_unique<LostShards>(
+          VersionReplicas(volumes_, key.job, key.version, options_, clock_));
     }
     return *lost;
   }
@@ -217,6 +220,7 @@ class DataDirSource : public RestoreSource {
 
   std::vector<OfflineVolume> volumes_;
   const GlobalOptions& options_;
+  const Clock& clock_;
   Mutex mutex_;
   std::map<VersionId, std::unique_ptr<LostShards>> lost_ HOLDFAST_GUARDED_BY(mutex_);
 };
@@ -241,12 +245,15 @@ Result<std::unique_ptr<RestoreSource>> SourceOptions::Open(Context& context, con
                                                            RestorePlan* plan) const {
   std::unique_ptr<RestoreSource> source;
   if (offline()) {
-    HOLDFAST_ASSIGN_OR_RETURN(std::vector<OfflineVolume> volumes, OpenDataDirs(dirs_));
-    source = std::make_unique<DataDirSource>(std::move(volumes), context.options);
+    HOLDFAST_ASSIGN_OR_RETURN(std::vector<OfflineVolume> volumes,
+                              OpenDataDirs(dirs_, context.clock));
+    source = std::make_unique<DataDirSource>(std::move(volumes), context.options, context.clock);
   } else {
-    HOLDFAST_ASSIGN_OR_RETURN(CoordinatorClient client, CoordinatorClient::Open(context.options));
+    HOLDFAST_ASSIGN_OR_RETURN(CoordinatorClient client,
+                              CoordinatorClient::Open(context.options, context.clock));
     uint32_t tier = tier_.empty() ? 0 : static_cast<uint32_t>(ParseTier(tier_).value_or(Tier{}));
-    source = std::make_unique<ClusterSource>(context.options, std::move(client), tier);
+    source =
+        std::make_unique<ClusterSource>(context.options, context.clock, std::move(client), tier);
   }
   HOLDFAST_ASSIGN_OR_RETURN(*plan, source->Plan(job, VersionOf(version_)));
   return source;

@@ -64,9 +64,8 @@ int AwaitSignal(CoordinatorServer& server, const ServiceManager& manager, const 
 
 /// A relay waits for a signal and has nothing to report to the service manager meanwhile.
 Status ServeRelay(const CoordinatorConfig& config, const sigset_t& signals,
-                  const ServiceManager& manager) {
-  HOLDFAST_ASSIGN_OR_RETURN(auto server,
-                            relay::RelayServer::Start(RelayOptionsOf(config), Clock::Real()));
+                  const ServiceManager& manager, Clock& clock) {
+  HOLDFAST_ASSIGN_OR_RETURN(auto server, relay::RelayServer::Start(RelayOptionsOf(config), clock));
   Log(LogLevel::kInfo, "RelayListening",
       {Kv("endpoint", server->endpoint().ToString()), Kv("cluster", config.cluster)});
   manager.Ready();
@@ -80,16 +79,16 @@ Status ServeRelay(const CoordinatorConfig& config, const sigset_t& signals,
 }
 
 Status Serve(const CoordinatorConfig& config, const sigset_t& signals,
-             const ServiceManager& manager) {
+             const ServiceManager& manager, Clock& clock) {
   HOLDFAST_ASSIGN_OR_RETURN(LogLevel level, ParseLogLevel(config.log_level));
   if (config.role == kRelayRole) {
     ConfigureLog("relay", level);
-    return ServeRelay(config, signals, manager);
+    return ServeRelay(config, signals, manager, clock);
   }
   ConfigureLog("coordinator", level);
   HOLDFAST_ASSIGN_OR_RETURN(Endpoint wanted, ParseEndpoint(config.listen));
   ::unlink((config.data_dir + "/endpoint").c_str());  // of an earlier start
-  HOLDFAST_ASSIGN_OR_RETURN(auto server, CoordinatorServer::Start(config, Clock::Real()));
+  HOLDFAST_ASSIGN_OR_RETURN(auto server, CoordinatorServer::Start(config, clock));
   const std::string endpoint = server->endpoint().ToString();
   if (wanted.kind == Endpoint::Kind::kTcp && wanted.port == 0) {
     HOLDFAST_RETURN_IF_ERROR(WriteEndpointFile(config.data_dir, endpoint));
@@ -117,7 +116,7 @@ int Application::Run() {
   ::signal(SIGPIPE, SIG_IGN);
   RaiseDescriptorLimit();
   ::umask(077);  // the store has the environments of runs, which may contain keys
-  Status status = Serve(config_, signals, manager);
+  Status status = Serve(config_, signals, manager, clock_);
   if (status.ok()) return 0;
   std::fprintf(stderr, "holdfast-coordinator: %s\n", status.message().c_str());
   return 1;

@@ -136,7 +136,7 @@ Status CoordinatorServer::StartApplier(const CoordinatorConfig& config, Applier:
   HOLDFAST_ASSIGN_OR_RETURN(const SupervisorOptions runs,
                             SupervisorOptionsOf(config, options.node_lease));
   restart_command_ = std::make_unique<RestartCommand>(
-      config.restart_command, std::chrono::milliseconds(config.restart_timeout_ms));
+      config.restart_command, std::chrono::milliseconds(config.restart_timeout_ms), clock);
   const auto restart = [command = restart_command_.get()](const IncidentRecord& incident) {
     command->Run(incident);
   };
@@ -231,9 +231,9 @@ Status CoordinatorServer::StartJoin(const CoordinatorConfig& config, Clock& cloc
 Status CoordinatorServer::StartMetrics(const CoordinatorConfig& config, Clock& clock) {
   if (!config.metrics.enabled()) return Status::Ok();
   HOLDFAST_ASSIGN_OR_RETURN(
-      metrics_,
-      MetricsServer::Start(config.metrics, {config.tls.cert, config.tls.key},
-                           [this, &clock] { return CollectMetrics(*applier_, *watcher_, clock); }));
+      metrics_, MetricsServer::Start(
+                    config.metrics, {config.tls.cert, config.tls.key},
+                    [this, &clock] { return CollectMetrics(*applier_, *watcher_, clock); }, clock));
   Log(LogLevel::kInfo, "MetricsListening",
       {Kv("address", metrics_->address()), Kv("https", metrics_->https()),
        Kv("textfile", config.metrics.textfile)});

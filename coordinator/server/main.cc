@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/clock.h"
 #include "base/cores.h"
 #include "base/program.h"
 #include "coordinator/server/application.h"
@@ -76,5 +77,5 @@ int main(int argc, char** argv) {
   if (done) return *done;
   if (!backup_to.empty()) return BackUp(config, backup_to);
   config.rebuild = rebuild;
-  return holdfast::coord::Application(config).Run();
+  return holdfast::coord::Application(config, holdfast::Clock::Real()).Run();
 }

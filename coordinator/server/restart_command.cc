@@ -67,8 +67,9 @@ std::string HowText(int status) {
 }
 }  // namespace
 
-RestartCommand::RestartCommand(std::string command, std::chrono::milliseconds timeout)
-    : command_(std::move(command)), timeout_(timeout) {}
+RestartCommand::RestartCommand(std::string command, std::chrono::milliseconds timeout,
+                               const Clock& clock)
+    : command_(std::move(command)), timeout_(timeout), clock_(clock) {}
 
 RestartCommand::~RestartCommand() { Stop(); }
 
@@ -123,13 +124,13 @@ void RestartCommand::Spawn(const IncidentRecord& incident) {
     ended_(incident.id, false, "could not be started: " + pid.error().message());
     return;
   }
-  processes_.push_back({incident.id, *pid, Clock::Real().Now() + timeout_, false});
+  processes_.push_back({incident.id, *pid, clock_.Now() + timeout_, false});
 }
 
 bool RestartCommand::Reap(Process& process) {
   int status = 0;
   if (::waitpid(process.pid, &status, WNOHANG) == 0) {
-    if (!process.killed && Clock::Real().Now() >= process.kill_at) {
+    if (!process.killed && clock_.Now() >= process.kill_at) {
       process.killed = true;
       ::kill(-process.pid, SIGKILL);
     }

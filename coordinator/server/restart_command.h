@@ -22,8 +22,9 @@ class RestartCommand {
   /// `how` is a predicate: "ended with exit code 1".
   using Ended = std::function<void(uint64_t incident, bool ok, std::string how)>;
 
-  /// A command that takes longer than `timeout` is killed, with its process group.
-  RestartCommand(std::string command, std::chrono::milliseconds timeout);
+  /// A command that takes longer than `timeout` is killed, with its process group. `clock`
+  /// outlives the object.
+  RestartCommand(std::string command, std::chrono::milliseconds timeout, const Clock& clock);
   ~RestartCommand();
 
   /// Starts the thread, which calls `ended`. Runs commands that were requested before.
@@ -47,6 +48,7 @@ class RestartCommand {
 
   const std::string command_;
   const std::chrono::milliseconds timeout_;
+  const Clock& clock_;
   Ended ended_;
   std::vector<Process> processes_;  // only the thread accesses it
   Mutex mutex_;

@@ -92,7 +92,7 @@ Json RanksJson(const std::map<std::string, std::vector<RankReading>>& ranks) {
 class UiServer::Stream {
  public:
   explicit Stream(UiServer& server)
-      : server_(server), end_(Clock::Real().Now() + kStreamTime - 2 * kStreamPause) {}
+      : server_(server), end_(server.clock_.Now() + kStreamTime - 2 * kStreamPause) {}
   ~Stream() { --server_.streams_; }
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
@@ -103,7 +103,7 @@ class UiServer::Stream {
     if (server_.number_ == seen_ && !server_.stopping_) {
       server_.changed_.WaitFor(server_.mutex_, kStreamPause);
     }
-    if (server_.stopping_ || Clock::Real().Now() >= end_) return std::nullopt;
+    if (server_.stopping_ || server_.clock_.Now() >= end_) return std::nullopt;
     if (server_.number_ == seen_) return ": waiting\n\n";
     seen_ = server_.number_;
     return fmt::format("id: {}\nevent: snapshot\ndata: {}\n\n", seen_, *server_.snapshot_);
@@ -130,7 +130,7 @@ Result<std::unique_ptr<UiServer>> UiServer::Start(const UiOptions& options,
                                                   std::chrono::milliseconds interval) {
   std::unique_ptr<UiServer> server(new UiServer(options, source, clock, interval));
   HOLDFAST_ASSIGN_OR_RETURN(server->http_,
-                            HttpServer::Start(HttpOf(options), tls, kThreads, *server));
+                            HttpServer::Start(HttpOf(options), tls, kThreads, *server, clock));
   server->thread_ = std::thread([raw = server.get()] { raw->Run(); });
   return server;
 }
@@ -165,8 +165,9 @@ void UiServer::Run() {
     snapshot_ = std::move(text);
     ++number_;
     changed_.NotifyAll();
-    const Clock::TimePoint next = Clock::Real().Now() + interval_;
-    while (!stopping_ && Clock::Real().Now() < next) changed_.WaitUntil(mutex_, next);
+    // A spurious wake-up only makes the pause longer.
+    while (!stopping_ && changed_.WaitFor(mutex_, interval_)) {
+    }
     if (stopping_) return;
   }
 }

@@ -210,7 +210,7 @@ Result<DrillReport> Demo::InjectAndMeasure(Cluster& cluster, const Failure& fail
   options.endpoint = cluster.endpoint();
   cli::Output output(cli::Format::kTable, {});
   cli::Context context{options, output, Clock::Real()};
-  HOLDFAST_ASSIGN_OR_RETURN(auto client, cli::CoordinatorClient::Open(options));
+  HOLDFAST_ASSIGN_OR_RETURN(auto client, cli::CoordinatorClient::Open(options, context.clock));
   const faults::InjectorAddresses injectors;
   faults::DrillRunner runner(context, client, injectors, kJob);
   faults::DrillRequest request;

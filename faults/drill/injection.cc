@@ -127,7 +127,7 @@ Result<std::string> Injection::Inject(const Machine& machine, const InjectReques
   const auto stub = FaultInjector::NewStub(channel);
   InjectReply reply;
   grpc::ClientContext call;
-  SilenceGuard guard(call, options_.timeout_ms);
+  SilenceGuard guard(call, options_.timeout_ms, clock_);
   OnInterrupt cancel([&call] { call.TryCancel(); });
   HOLDFAST_RETURN_IF_ERROR(
       FromTransport(stub->Inject(&call, request, &reply),
@@ -144,7 +144,7 @@ Status Injection::End(const Machine& machine, const std::string& drill) const {
   request.set_drill(drill);
   EndReply reply;
   grpc::ClientContext call;
-  SilenceGuard guard(call, options_.timeout_ms);
+  SilenceGuard guard(call, options_.timeout_ms, clock_);
   HOLDFAST_RETURN_IF_ERROR(
       FromTransport(stub->End(&call, request, &reply),
                     fmt::format("the fault injector of {} at {}", machine.what, machine.address),

@@ -114,7 +114,7 @@ Status DrillRunner::End(const DrillPlan& plan, int64_t timeout_ms) {
     const Status ended = injection_.End(plan, drill_);
     if (status.ok()) status = ended;
     if (status.ok()) return status;
-    Clock::Real().SleepFor(std::chrono::milliseconds(kPollMs));
+    context_.clock.SleepFor(std::chrono::milliseconds(kPollMs));
   } while (context_.clock.Now() < until && !Interrupt::requested());
   return status;
 }
@@ -308,7 +308,7 @@ void DrillRunner::FollowCorruption(const DrillPlan& plan, int64_t give_up_ms, Dr
   const ShardKey key{job_, plan.version, Rank{*plan.rank}};
   const auto agent_at = plan.agents.find(plan.nodes[0]);
   if (agent_at == plan.agents.end()) return;
-  auto agent = AgentClient::Open(plan.nodes[0], agent_at->second, context_.options);
+  auto agent = AgentClient::Open(plan.nodes[0], agent_at->second, context_.options, context_.clock);
   if (!agent) return;
   while (SinceInjection() < give_up_ms && Pause(kPollMs).ok()) {
     const Status status = agent->VerifyShard(key, Tier::kDisk, true, 0);

@@ -52,22 +52,22 @@ bool IsAgent(const coord::TlsFiles& tls) {
 }
 
 Status Serve(const InjectorConfig& config, mode_t umask, const sigset_t& ends,
-             const ServiceManager& manager) {
+             const ServiceManager& manager, Clock& clock) {
   HOLDFAST_RETURN_IF_ERROR(config.Check());
   HOLDFAST_ASSIGN_OR_RETURN(const LogLevel level, ParseLogLevel(config.log_level));
   ConfigureLog("fault", level);
-  HOLDFAST_ASSIGN_OR_RETURN(const auto book, OrderBook::Open(config.run_dir + "/drills"));
+  HOLDFAST_ASSIGN_OR_RETURN(const auto book, OrderBook::Open(config.run_dir + "/drills", clock));
   HOLDFAST_ASSIGN_OR_RETURN(const UniqueFd lock, LockFolder(config.run_dir));
   book->Watch();  // undoes what an earlier injector and its processes left
   NodeFaults faults(
       {config.agent_run_dir, config.data_dirs, config.coordinator, config.restart_servers, umask},
       *book);
   InjectorService service({config.cluster, config.node, config.drills_enabled}, faults, *book,
-                          Clock::Real());
+                          clock);
   HOLDFAST_ASSIGN_OR_RETURN(Endpoint listen, ParseEndpoint(config.listen));
-  HOLDFAST_ASSIGN_OR_RETURN(const auto guarded, coord::GuardedService::Make(
-                                                    service, FaultInjector::service_full_name(),
-                                                    config.cluster, config.access, Clock::Real()));
+  HOLDFAST_ASSIGN_OR_RETURN(const auto guarded,
+                            coord::GuardedService::Make(service, FaultInjector::service_full_name(),
+                                                        config.cluster, config.access, clock));
   certificates::RevokedNames revoked;
   guarded->callers().Refuse(revoked);
   std::unique_ptr<coord::LeaderChannel> coordinators;
@@ -75,8 +75,7 @@ Status Serve(const InjectorConfig& config, mode_t umask, const sigset_t& ends,
   if (config.tls.configured() && IsAgent(config.tls)) {
     HOLDFAST_ASSIGN_OR_RETURN(coordinators,
                               coord::LeaderChannel::Make(config.coordinator, config.tls));
-    follower =
-        std::make_unique<coord::TrustFollower>(*coordinators, revoked, nullptr, Clock::Real());
+    follower = std::make_unique<coord::TrustFollower>(*coordinators, revoked, nullptr, clock);
     follower->Start();
   } else if (config.tls.configured()) {
     Log(LogLevel::kWarn, "RevokedNamesUnknown",
@@ -106,7 +105,7 @@ Status Serve(const InjectorConfig& config, mode_t umask, const sigset_t& ends,
 }
 }  // namespace
 
-int RunInjector(const InjectorConfig& config) {
+int RunInjector(const InjectorConfig& config, Clock& clock) {
   const ServiceManager manager = ServiceManager::FromEnvironment();
   sigset_t ends;
   ::sigemptyset(&ends);
@@ -116,7 +115,7 @@ int RunInjector(const InjectorConfig& config) {
   ::pthread_sigmask(SIG_BLOCK, &ends, nullptr);
   ::signal(SIGPIPE, SIG_IGN);
   const mode_t umask = ::umask(077);  // the socket and the orders are for this user only
-  const Status status = Serve(config, umask, ends, manager);
+  const Status status = Serve(config, umask, ends, manager, clock);
   if (status.ok()) return 0;
   std::fprintf(stderr, "holdfast-fault: %s\n", status.message().c_str());
   return 1;

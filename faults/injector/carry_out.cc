@@ -11,6 +11,7 @@
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
+#include <functional>
 
 #include "agent/api/socket.h"
 #include "agent/workers/worker_files.h"
@@ -31,14 +32,14 @@ constexpr int kDeathTimeoutMs = 20'000;
 
 /// Waits `ms` for SIGTERM or SIGINT, which are blocked otherwise. Returns true when one of them
 /// arrived: the fault must end now.
-bool WaitForEndRequest(int64_t ms) {
+bool WaitForEndRequest(int64_t ms, Clock& clock) {
   sigset_t ends;
   ::sigemptyset(&ends);
   ::sigaddset(&ends, SIGTERM);
   ::sigaddset(&ends, SIGINT);
-  const auto until = Clock::Real().Now() + milliseconds(ms);
+  const auto until = clock.Now() + milliseconds(ms);
   for (;;) {
-    const auto left = std::max<Clock::Duration>(until - Clock::Real().Now(), Clock::Duration(0));
+    const auto left = std::max<Clock::Duration>(until - clock.Now(), Clock::Duration(0));
     const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(left);
     const auto nanos = std::chrono::duration_cast<std::chrono::nanoseconds>(left - seconds);
     const timespec timeout{seconds.count(), static_cast<long>(nanos.count())};
@@ -133,32 +134,32 @@ Status LoseFolder(const Order& order) {
   return ErrnoStatus(errno, fmt::format("rename {} to {}", order.lost_folder, order.lost_as));
 }
 
-Status Restart(const Order& order) {
+Status Restart(const Order& order, Clock& clock) {
   HOLDFAST_ASSIGN_OR_RETURN(UniqueFd end, PidFdOf(order.process.pid));
-  if (WaitForEndRequest(order.start_in_ms)) return Status::Ok();
+  if (WaitForEndRequest(order.start_in_ms, clock)) return Status::Ok();
   HOLDFAST_RETURN_IF_ERROR(order.node_run_dir.empty() ? SignalProcess(order.process, SIGKILL)
                                                       : KillNode(order));
   pollfd waiting{end.get(), POLLIN, 0};
   while (::poll(&waiting, 1, -1) < 0 && errno == EINTR) {
   }
   const Status lost = LoseFolder(order);
-  if (order.starts_again) WaitForEndRequest(order.duration_ms);
+  if (order.starts_again) WaitForEndRequest(order.duration_ms, clock);
   HOLDFAST_RETURN_IF_ERROR(StartAgain(order));
   return lost;
 }
 
 // ---- stop ----
 
-Status StopAndContinue(const Order& order) {
-  if (WaitForEndRequest(order.start_in_ms)) return Status::Ok();
+Status StopAndContinue(const Order& order, Clock& clock) {
+  if (WaitForEndRequest(order.start_in_ms, clock)) return Status::Ok();
   const int64_t stopped_ms = kDutyPeriodMs * order.stopped_percent / 100;
-  const auto until = Clock::Real().Now() + milliseconds(order.duration_ms);
+  const auto until = clock.Now() + milliseconds(order.duration_ms);
   bool end = false;
-  while (!end && Clock::Real().Now() < until && SignalProcess(order.process, SIGSTOP).ok()) {
-    end = WaitForEndRequest(stopped_ms);
+  while (!end && clock.Now() < until && SignalProcess(order.process, SIGSTOP).ok()) {
+    end = WaitForEndRequest(stopped_ms, clock);
     if (stopped_ms == kDutyPeriodMs) continue;
     static_cast<void>(SignalProcess(order.process, SIGCONT).ok());
-    end = end || WaitForEndRequest(kDutyPeriodMs - stopped_ms);
+    end = end || WaitForEndRequest(kDutyPeriodMs - stopped_ms, clock);
   }
   // An error means that the process has ended meanwhile.
   static_cast<void>(SignalProcess(order.process, SIGCONT).ok());
@@ -175,42 +176,42 @@ void TakeFreeSpace(int fd) {
   }
 }
 
-Status Fill(const Order& order) {
-  if (WaitForEndRequest(order.start_in_ms)) return Status::Ok();
+Status Fill(const Order& order, Clock& clock) {
+  if (WaitForEndRequest(order.start_in_ms, clock)) return Status::Ok();
   std::vector<UniqueFd> files;
   Status status;
   for (const std::string& path : order.files) {
     files.emplace_back(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
     if (!files.back().valid()) status = ErrnoStatus(errno, "create " + path);
   }
-  const auto until = Clock::Real().Now() + milliseconds(order.duration_ms);
+  const auto until = clock.Now() + milliseconds(order.duration_ms);
   do {
     // Repeat: take the space that retention frees, too.
     for (const UniqueFd& file : files) TakeFreeSpace(file.get());
-  } while (status.ok() && Clock::Real().Now() < until && !WaitForEndRequest(kRefillMs));
+  } while (status.ok() && clock.Now() < until && !WaitForEndRequest(kRefillMs, clock));
   for (const std::string& path : order.files) ::unlink(path.c_str());
   return status;
 }
 
 // ---- cut ----
 
-Status CutLinks(const Order& order) {
-  if (WaitForEndRequest(order.start_in_ms)) return Status::Ok();
+Status CutLinks(const Order& order, Clock& clock) {
+  if (WaitForEndRequest(order.start_in_ms, clock)) return Status::Ok();
   HOLDFAST_ASSIGN_OR_RETURN(const NetworkCut cut, NetworkCut::Make(order.cut));
-  WaitForEndRequest(order.duration_ms);
+  WaitForEndRequest(order.duration_ms, clock);
   return Status::Ok();
 }
 
-Status Begin(const Order& order) {
+Status Begin(const Order& order, Clock& clock) {
   switch (order.action) {
     case Action::kRestart:
-      return Restart(order);
+      return Restart(order, clock);
     case Action::kStop:
-      return StopAndContinue(order);
+      return StopAndContinue(order, clock);
     case Action::kFill:
-      return Fill(order);
+      return Fill(order, clock);
     case Action::kCut:
-      return CutLinks(order);
+      return CutLinks(order, clock);
   }
   return InternalError("unknown fault");
 }
@@ -223,7 +224,7 @@ Status End(const Order& order) {
   return killed ? StartAgain(order) : Status::Ok();
 }
 
-int WithOrder(const std::string& path, Status (*work)(const Order&)) {
+int WithOrder(const std::string& path, const std::function<Status(const Order&)>& work) {
   sigset_t ends;
   ::sigemptyset(&ends);
   ::sigaddset(&ends, SIGTERM);
@@ -244,7 +245,9 @@ int WithOrder(const std::string& path, Status (*work)(const Order&)) {
 }
 }  // namespace
 
-int CarryOut(const std::string& path) { return WithOrder(path, Begin); }
+int CarryOut(const std::string& path, Clock& clock) {
+  return WithOrder(path, [&clock](const Order& order) { return Begin(order, clock); });
+}
 int Undo(const std::string& path) { return WithOrder(path, End); }
 
 }  // namespace holdfast::faults

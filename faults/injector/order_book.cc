@@ -12,7 +12,6 @@
 #include <csignal>
 #include <filesystem>
 
-#include "base/clock.h"
 #include "base/log.h"
 
 extern char** environ;
@@ -58,13 +57,14 @@ Result<pid_t> Spawn(const std::string& program, std::vector<std::string> argumen
 }
 }  // namespace
 
-Result<std::unique_ptr<OrderBook>> OrderBook::Open(std::string folder, std::string program) {
+Result<std::unique_ptr<OrderBook>> OrderBook::Open(std::string folder, Clock& clock,
+                                                   std::string program) {
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) return Fail(ErrnoStatus(error.value(), "create " + folder));
   // Orders have the environments of servers, which may contain keys.
   if (::chmod(folder.c_str(), 0700) != 0) return Fail(ErrnoStatus(errno, "chmod " + folder));
-  return std::unique_ptr<OrderBook>(new OrderBook(std::move(folder), std::move(program)));
+  return std::unique_ptr<OrderBook>(new OrderBook(std::move(folder), clock, std::move(program)));
 }
 
 std::vector<OrderBook::Entry> OrderBook::Entries() const {
@@ -104,26 +104,26 @@ Status OrderBook::Begin(const std::string& drill, const Order& order) {
 
 Status OrderBook::Start(const char* mode, const std::string& path) {
   HOLDFAST_ASSIGN_OR_RETURN(const pid_t pid, Spawn(program_, {"holdfast-fault", mode, path}));
-  const auto until = Clock::Real().Now() + milliseconds(kStartTimeoutMs);
+  const auto until = clock_.Now() + milliseconds(kStartTimeoutMs);
   while (HolderOf(path).pid != pid) {
     int result = 0;
     if (::waitpid(pid, &result, WNOHANG) == pid) {
       return result == 0 ? Status::Ok() : InternalError("holdfast-fault failed; see its log");
     }
-    if (Clock::Real().Now() > until) {
+    if (clock_.Now() > until) {
       ::kill(pid, SIGKILL);
       children_.insert(pid);
       return DeadlineExceededError("a process of holdfast-fault does not start");
     }
     // A brief fault may have ended, and its file with it. The process is then about to end.
-    Clock::Real().SleepFor(milliseconds(kPollMs));
+    clock_.SleepFor(milliseconds(kPollMs));
   }
   children_.insert(pid);
   return Status::Ok();
 }
 
 Status OrderBook::End(const std::string& drill) {
-  const auto until = Clock::Real().Now() + milliseconds(kEndTimeoutMs);
+  const auto until = clock_.Now() + milliseconds(kEndTimeoutMs);
   for (;;) {
     bool left = false;
     {
@@ -136,8 +136,8 @@ Status OrderBook::End(const std::string& drill) {
       WatchLocked();
     }
     if (!left) return Status::Ok();
-    if (Clock::Real().Now() > until) break;
-    Clock::Real().SleepFor(milliseconds(kPollMs));
+    if (clock_.Now() > until) break;
+    clock_.SleepFor(milliseconds(kPollMs));
   }
   return DeadlineExceededError(fmt::format("a fault of drill {} does not end", drill));
 }

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/mutex.h"
 #include "base/process.h"
 #include "base/status.h"
@@ -20,8 +21,8 @@ class OrderBook {
  public:
   /// Creates the folder, for this user only. Orders of an earlier process are in force. `program`
   /// is that of holdfast-fault; by default it is the running one, even if its file has been
-  /// replaced.
-  static Result<std::unique_ptr<OrderBook>> Open(std::string folder,
+  /// replaced. `clock` outlives the book.
+  static Result<std::unique_ptr<OrderBook>> Open(std::string folder, Clock& clock,
                                                  std::string program = "/proc/self/exe");
 
   /// Starts a process that carries out the order, and returns when the process has its lock.
@@ -41,8 +42,8 @@ class OrderBook {
     std::string drill;
     ProcessName holder;  // pid 0: its process was killed
   };
-  OrderBook(std::string folder, std::string program)
-      : folder_(std::move(folder)), program_(std::move(program)) {}
+  OrderBook(std::string folder, Clock& clock, std::string program)
+      : folder_(std::move(folder)), clock_(clock), program_(std::move(program)) {}
   std::vector<Entry> Entries() const;
   Status CheckFreeLocked(const std::string& drill) const;
   void WatchLocked() HOLDFAST_REQUIRES(mutex_);
@@ -50,6 +51,7 @@ class OrderBook {
   Status Start(const char* mode, const std::string& path) HOLDFAST_REQUIRES(mutex_);
 
   const std::string folder_;
+  Clock& clock_;
   const std::string program_;
   Mutex mutex_;
   std::set<pid_t> children_ HOLDFAST_GUARDED_BY(mutex_);

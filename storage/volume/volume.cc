@@ -385,7 +385,7 @@ Result<std::unique_ptr<Volume>> Volume::Open(std::vector<std::unique_ptr<Directo
 }
 
 Result<std::unique_ptr<Volume>> OpenVolumeReadOnly(const std::vector<std::string>& data_dirs,
-                                                   const IoOptions& io) {
+                                                   const IoOptions& io, Clock& clock) {
   if (data_dirs.empty()) return Fail(InvalidArgumentError("no data directory is given"));
   DirectoryList dirs;
   for (const std::string& path : data_dirs) {
@@ -394,7 +394,7 @@ Result<std::unique_ptr<Volume>> OpenVolumeReadOnly(const std::vector<std::string
   }
   HOLDFAST_RETURN_IF_ERROR(OrderDirectories(&dirs));
   auto volume = std::make_unique<DiskVolume>(std::move(dirs), DirectoryLock(), io, JobAccess(),
-                                             Clock::Real(), /*read_only=*/true);
+                                             clock, /*read_only=*/true);
   HOLDFAST_RETURN_IF_ERROR(volume->Recover());
   return volume;
 }

@@ -97,6 +97,6 @@ class Volume : public TierStore {
 /// Opens data directories for reading only (offline `inspect`, `verify`). Lists damaged shards,
 /// too, and changes nothing; the mutating calls return FailedPrecondition.
 Result<std::unique_ptr<Volume>> OpenVolumeReadOnly(const std::vector<std::string>& data_dirs,
-                                                   const IoOptions& io);
+                                                   const IoOptions& io, Clock& clock);
 
 }  // namespace holdfast

@@ -67,7 +67,7 @@ struct SimDiskOptions {
   uint64_t capacity_bytes = UINT64_MAX;
   uint64_t operation_bytes = 1ULL << 20;
   uint32_t queue_depth = 16;
-  Clock* clock = nullptr;  // for kDelay; the real clock when null; outlives the disk
+  Clock* clock = nullptr;  // for kDelay; outlives the disk; null: no fault is a delay
 };
 
 /// One simulated disk with its file system. Data is durable after BlockFile::Sync. An entry

@@ -27,9 +27,7 @@ uint64_t ReservedFor(const SimInode& inode) {
 }  // namespace
 
 SimDisk::State::State(const SimDiskOptions& disk_options)
-    : options(disk_options),
-      clock(disk_options.clock != nullptr ? *disk_options.clock : Clock::Real()),
-      random(disk_options.seed) {
+    : options(disk_options), random(disk_options.seed) {
   options.operation_bytes =
       std::max(kBlockBytes, options.operation_bytes / kBlockBytes * kBlockBytes);
   options.queue_depth = std::max(1U, options.queue_depth);
@@ -83,7 +81,7 @@ Result<SimFaultEffects> SimDisk::State::Begin(uint64_t opened_in, SimOp op,
   }
   if (delay_ms > 0) {
     mutex.Unlock();
-    clock.SleepFor(std::chrono::milliseconds(delay_ms));
+    options.clock->SleepFor(std::chrono::milliseconds(delay_ms));
     mutex.Lock();
     HOLDFAST_RETURN_IF_ERROR(CheckAlive(opened_in));
   }

@@ -88,7 +88,6 @@ struct SimDisk::State {
 
   mutable Mutex mutex;
   SimDiskOptions options;  // capacity_bytes is guarded by `mutex`; the rest is constant
-  Clock& clock;
   Random random HOLDFAST_GUARDED_BY(mutex);
   std::map<uint64_t, SimInode> inodes HOLDFAST_GUARDED_BY(mutex);
   uint64_t next_inode HOLDFAST_GUARDED_BY(mutex) = 2;

@@ -37,8 +37,8 @@ class AgentWorld final : public SourceWorld {
   }
   std::unique_ptr<AgentChunks> Make(Rank rank) {
     return std::make_unique<AgentChunks>("n0", "unix:" + (folder_ / "a.sock"), Tier::kDisk,
-                                         ShardKey{"lm", {Incarnation{1}, Step{20}}, rank},
-                                         options_);
+                                         ShardKey{"lm", {Incarnation{1}, Step{20}}, rank}, options_,
+                                         Clock::Real());
   }
 
   TempFolder folder_;

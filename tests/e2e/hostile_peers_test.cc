@@ -53,7 +53,7 @@ class HostilePeersTest : public ProtectedCluster {
     options.cluster = "local";
     options.node = "n1";
     options.secret_file = secret;
-    auto transport = agent::MakeTcpTransport(options);
+    auto transport = agent::MakeTcpTransport(options, Clock::Real());
     EXPECT_TRUE(transport) << transport.error().ToString();
     return *std::move(transport);
   }
@@ -94,7 +94,7 @@ TEST_F(HostilePeersTest, UnauthenticatedPeersAreRefused) {
   // More silent connections than the agent accepts.
   std::vector<UniqueFd> silent;
   for (int i = 0; i < 500; ++i) {
-    auto socket = agent::ConnectTo(*ParseEndpoint(Address()), agent::Far());
+    auto socket = agent::ConnectTo(*ParseEndpoint(Address()), agent::Far(), Clock::Real());
     if (socket) silent.push_back(*std::move(socket));  // else the backlog is full
   }
   EXPECT_GE(silent.size(), 64U);

@@ -80,7 +80,8 @@ class Server {
     const std::string token = dir_ + "/token";
     std::ofstream(token) << kToken;
     std::filesystem::permissions(token, std::filesystem::perms::owner_read);
-    auto server = HttpServer::Start({"metrics", "127.0.0.1:0", token}, {}, 2, handler_);
+    auto server =
+        HttpServer::Start({"metrics", "127.0.0.1:0", token}, {}, 2, handler_, Clock::Real());
     FUZZ_REQUIRE(server.has_value());
     server_ = *std::move(server);
     port_ = ParseEndpoint(server_->address())->port;

@@ -50,7 +50,7 @@ std::string NodeAccepted(std::string_view bytes, const PeerIdentity& self) {
   FUZZ_REQUIRE(
       ::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, sockets.data()) == 0);
   const UniqueFd client{sockets[1]};
-  Channel server(UniqueFd{sockets[0]}, "fuzzer");
+  Channel server(UniqueFd{sockets[0]}, "fuzzer", Clock::Real());
   const ssize_t sent = ::send(client.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
   FUZZ_REQUIRE(sent >= 0);
   ::shutdown(client.get(), SHUT_WR);

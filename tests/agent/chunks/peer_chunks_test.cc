@@ -24,7 +24,7 @@ Result<std::unique_ptr<PeerTransport>> ConnectAs(const std::string& node) {
   TcpTransportOptions options;
   options.cluster = "test";
   options.node = node;
-  return MakeTcpTransport(options);
+  return MakeTcpTransport(options, Clock::Real());
 }
 
 class SpanReader final : public PeerReader {
@@ -75,7 +75,7 @@ class PeerChunksTest : public testing::Test {
     shard_ = std::make_unique<OneShard>(bytes);
     options.cluster = "test";
     options.node = "n1";
-    auto server = TcpPeerServer::Start(options, *shard_);
+    auto server = TcpPeerServer::Start(options, *shard_, Clock::Real());
     ASSERT_TRUE(server) << server.error().ToString();
     server_ = *std::move(server);
     auto transport = ConnectAs("n0");

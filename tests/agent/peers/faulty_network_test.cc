@@ -27,7 +27,7 @@ class FaultyNetworkTest : public ::testing::TestWithParam<uint64_t> {
     for (uint32_t rank = 0; rank < kObjects; ++rank) {
       objects_.push_back(&source_.Add(rank, rank * kMiB + 1000));
     }
-    auto server = TcpPeerServer::Start(options, source_);
+    auto server = TcpPeerServer::Start(options, source_, Clock::Real());
     ASSERT_TRUE(server) << server.error().ToString();
     server_ = *std::move(server);
     proxy_ = std::make_unique<FaultyProxy>(server_->address(), GetParam());
@@ -35,7 +35,7 @@ class FaultyNetworkTest : public ::testing::TestWithParam<uint64_t> {
     client.cluster = "test";
     client.node = "client";
     client.secret_file = options.secret_file;
-    transport_ = *MakeTcpTransport(client);
+    transport_ = *MakeTcpTransport(client, Clock::Real());
   }
 
   /// Reads a range and compares each unit. Returns the error that ended the stream, if any.

@@ -21,7 +21,7 @@ FaultyProxy::FaultyProxy(const std::string& upstream, uint64_t seed)
       address_(*ParseEndpoint("127.0.0.1:0")),
       wake_(::eventfd(0, EFD_CLOEXEC)),
       random_(seed) {
-  auto listener = ListenAt(address_);
+  auto listener = ListenAt(address_, Clock::Real());
   EXPECT_TRUE(listener) << listener.error().ToString();
   listener_ = *std::move(listener);
   thread_ = std::thread([this] { Run(); });
@@ -79,7 +79,7 @@ void FaultyProxy::Run() {
 void FaultyProxy::Accept() {
   UniqueFd client(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
   if (!client.valid()) return;
-  auto server = ConnectTo(upstream_, Clock::Real().Now() + std::chrono::seconds(10));
+  auto server = ConnectTo(upstream_, Clock::Real().Now() + std::chrono::seconds(10), Clock::Real());
   if (!server) return;
   DisableDelay(client.get());
   Link& link = links_.emplace_back();

@@ -75,9 +75,9 @@ Outcome Shake(const PeerIdentity& client, const PeerIdentity& server) {
   int fds[2] = {-1, -1};
   EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds), 0);
   Outcome outcome;
-  auto to_server = std::make_unique<Channel>(UniqueFd(fds[0]), "the server");
+  auto to_server = std::make_unique<Channel>(UniqueFd(fds[0]), "the server", Clock::Real());
   std::thread serving([&, fd = fds[1]] {
-    Channel to_client{UniqueFd(fd), "the client"};
+    Channel to_client{UniqueFd(fd), "the client", Clock::Real()};
     outcome.server = ShakeHandsAsServer(to_client, server, Far());
     if (!outcome.server) SendRefusal(to_client, outcome.server.error());
   });
@@ -121,11 +121,11 @@ Status ProofWithChange(const std::string& secret, std::optional<size_t> wrong) {
   EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds), 0);
   Result<std::string> served = Fail(InternalError("not run"));
   std::thread serving([&, fd = fds[1]] {
-    Channel to_client{UniqueFd(fd), "the client"};
+    Channel to_client{UniqueFd(fd), "the client", Clock::Real()};
     served = ShakeHandsAsServer(to_client, {"prod", "b", secret}, Far());
   });
   {
-    Channel to_server{UniqueFd(fds[0]), "the server"};
+    Channel to_server{UniqueFd(fds[0]), "the server", Clock::Real()};
     const Introduction client = Example(0, "a");
     EXPECT_TRUE(to_server.SendText(FrameKind::kHello, EncodeIntroduction(client), Far()).ok());
     auto challenge = to_server.ReceiveFrame(FrameKind::kChallenge, Far());
@@ -154,9 +154,9 @@ Result<std::string> AgainstImpostor(const PeerIdentity& client,
                                     bool claims_secret) {
   int fds[2] = {-1, -1};
   EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds), 0);
-  Channel to_server{UniqueFd(fds[0]), "the server"};
+  Channel to_server{UniqueFd(fds[0]), "the server", Clock::Real()};
   std::thread impostor([&, fd = fds[1]] {
-    Channel to_client{UniqueFd(fd), "the client"};
+    Channel to_client{UniqueFd(fd), "the client", Clock::Real()};
     auto hello = to_client.ReceiveFrame(FrameKind::kHello, Far());
     if (!hello) return;
     const Introduction client_hello = *DecodeIntroduction(*hello);
@@ -196,7 +196,7 @@ TEST(HandshakeTest, AServerWithoutTheSecretIsRefused) {
 TEST(HandshakeTest, ASilentServerCostsNoMoreThanTheDeadline) {
   int fds[2] = {-1, -1};
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds), 0);
-  Channel to_server{UniqueFd(fds[0]), "the server"};
+  Channel to_server{UniqueFd(fds[0]), "the server", Clock::Real()};
   const UniqueFd silent(fds[1]);
   const auto outcome = ShakeHandsAsClient(to_server, {"prod", "a", ""}, In(50));
   EXPECT_EQ(outcome.error().code(), ErrorCode::kDeadlineExceeded);

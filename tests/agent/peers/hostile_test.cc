@@ -49,13 +49,13 @@ class HostileClientTest : public ::testing::Test {
     TcpTransportOptions client;
     client.cluster = "test";
     client.node = "client";
-    transport_ = *MakeTcpTransport(client);
+    transport_ = *MakeTcpTransport(client, Clock::Real());
     Start();
     largest_allocation = 0;
   }
   void Start() {
     server_.reset();
-    auto server = TcpPeerServer::Start(options_, source_);
+    auto server = TcpPeerServer::Start(options_, source_, Clock::Real());
     ASSERT_TRUE(server) << server.error().ToString();
     server_ = *std::move(server);
   }
@@ -252,7 +252,7 @@ Result<std::vector<std::byte>> FetchFrom(
   TcpTransportOptions options;
   options.cluster = "test";
   options.node = "client";
-  auto transport = *MakeTcpTransport(options);
+  auto transport = *MakeTcpTransport(options, Clock::Real());
   return Fetch(*transport, server.address(), ShardRequest(1, 0, bytes), Far());
 }
 
@@ -345,7 +345,7 @@ TEST(HostileServerTest, AServerThatStopsAnywhereIsUnavailable) {
     TcpTransportOptions options;
     options.cluster = "test";
     options.node = "client";
-    auto transport = *MakeTcpTransport(options);
+    auto transport = *MakeTcpTransport(options, Clock::Real());
     const auto got = Fetch(*transport, server.address(), ShardRequest(1, 0, 10), Far());
     ASSERT_FALSE(got) << bytes;
     EXPECT_EQ(got.error().code(), ErrorCode::kUnavailable) << got.error().ToString();
@@ -357,7 +357,7 @@ TEST(HostileServerTest, ASilentServerCostsNoMoreThanTheDeadline) {
   TcpTransportOptions options;
   options.cluster = "test";
   options.node = "client";
-  auto transport = *MakeTcpTransport(options);
+  auto transport = *MakeTcpTransport(options, Clock::Real());
   const auto got = transport->Open(server.address(), ShardRequest(1, 0, 10), In(50));
   EXPECT_EQ(got.error().code(), ErrorCode::kDeadlineExceeded) << got.error().ToString();
 }
@@ -367,7 +367,7 @@ TEST(HostileServerTest, BadRequestsDoNotLeaveTheClient) {
   TcpTransportOptions options;
   options.cluster = "test";
   options.node = "client";
-  auto transport = *MakeTcpTransport(options);
+  auto transport = *MakeTcpTransport(options, Clock::Real());
   PeerRequest request = ShardRequest(1, 0, 10);
   request.job = "a/b";
   EXPECT_EQ(transport->Open(server.address(), request, Far()).error().code(),

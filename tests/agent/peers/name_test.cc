@@ -46,9 +46,9 @@ class PeerNameTest : public ::testing::Test {
     return {ca_, path, path};
   }
   Status FetchOnce(const std::string& wanted = "server") {
-    auto server = TcpPeerServer::Start(server_options_, source_);
+    auto server = TcpPeerServer::Start(server_options_, source_, Clock::Real());
     if (!server) return server.error();
-    auto transport = MakeTcpTransport(transport_options_);
+    auto transport = MakeTcpTransport(transport_options_, Clock::Real());
     return FetchFrom(**transport, (*server)->address(), wanted);
   }
   static Status FetchFrom(PeerTransport& transport, const std::string& address,
@@ -147,8 +147,8 @@ INSTANTIATE_TEST_SUITE_P(Modes, OpenStreamTest, ::testing::Bool(), [](const auto
 TEST_P(OpenStreamTest, ARevocationEndsIt) {
   TestObject& object = source_.Add(2, 4 << 20);
   object.SetFinal(1 << 20);  // the rest comes later
-  auto server = TcpPeerServer::Start(server_options_, source_);
-  auto transport = MakeTcpTransport(transport_options_);
+  auto server = TcpPeerServer::Start(server_options_, source_, Clock::Real());
+  auto transport = MakeTcpTransport(transport_options_, Clock::Real());
   auto stream = (*transport)->Open((*server)->address(), ShardRequest(2, 0, 4 << 20), Far());
   ASSERT_TRUE(stream);
   std::vector<std::byte> unit(kPeerUnitBytes);
@@ -163,8 +163,8 @@ TEST_P(OpenStreamTest, ARevocationEndsIt) {
 TEST_P(OpenStreamTest, NewFilesAreUsedForNewConnectionsOnly) {
   TestObject& object = source_.Add(2, 4 << 20);
   object.SetFinal(1 << 20);
-  auto server = TcpPeerServer::Start(server_options_, source_);
-  auto transport = MakeTcpTransport(transport_options_);
+  auto server = TcpPeerServer::Start(server_options_, source_, Clock::Real());
+  auto transport = MakeTcpTransport(transport_options_, Clock::Real());
   auto stream = (*transport)->Open((*server)->address(), ShardRequest(2, 0, 4 << 20), Far());
   ASSERT_TRUE(stream);
   std::vector<std::byte> unit(kPeerUnitBytes);
@@ -177,7 +177,7 @@ TEST_P(OpenStreamTest, NewFilesAreUsedForNewConnectionsOnly) {
   EXPECT_EQ(FetchFrom(**transport, (*server)->address()), Status::Ok());
   const PeerTlsFiles old = Issue("old", "spiffe://test/agent/client");
   transport_options_.tls = {ca_, old.cert, old.key};
-  auto outdated = MakeTcpTransport(transport_options_);
+  auto outdated = MakeTcpTransport(transport_options_, Clock::Real());
   EXPECT_FALSE(FetchFrom(**outdated, (*server)->address()).ok()) << "of the first authority";
   // The stream that was open goes on.
   object.SetFinal(4 << 20);
@@ -191,11 +191,11 @@ TEST_P(OpenStreamTest, NewFilesAreUsedForNewConnectionsOnly) {
 }
 
 TEST_F(PeerNameTest, FilesThatCannotBeUsedAreNotUsed) {
-  auto server = TcpPeerServer::Start(server_options_, source_);
-  auto transport = MakeTcpTransport(transport_options_);
+  auto server = TcpPeerServer::Start(server_options_, source_, Clock::Real());
+  auto transport = MakeTcpTransport(transport_options_, Clock::Real());
   EXPECT_EQ(FetchFrom(**transport, (*server)->address()), Status::Ok());
   ASSERT_TRUE(c::ReplaceFile(server_options_.tls.cert, "damaged", 0600).ok());
-  auto second = MakeTcpTransport(transport_options_);
+  auto second = MakeTcpTransport(transport_options_, Clock::Real());
   EXPECT_EQ(FetchFrom(**second, (*server)->address()), Status::Ok());
 }
 
@@ -211,8 +211,8 @@ UniqueFd ConnectSilently(const std::string& address) {
 
 TEST_F(PeerNameTest, StrangersTakeNoPlaceOfAPeer) {
   server_options_.connections_max = 2;
-  auto server = TcpPeerServer::Start(server_options_, source_);
-  auto transport = MakeTcpTransport(transport_options_);
+  auto server = TcpPeerServer::Start(server_options_, source_, Clock::Real());
+  auto transport = MakeTcpTransport(transport_options_, Clock::Real());
   std::vector<UniqueFd> silent;
   for (int i = 0; i < 200; ++i) silent.push_back(ConnectSilently((*server)->address()));
   const auto begun = Clock::Real().Now();

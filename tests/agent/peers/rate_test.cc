@@ -41,8 +41,8 @@ double SecondsToRead(TestSource& source, const PeerTlsFiles& tls, bool encrypt =
   transport_options.node = "server";
   transport_options.tls = tls;
   transport_options.encrypt = encrypt;
-  auto server = TcpPeerServer::Start(server_options, source);
-  auto transport = MakeTcpTransport(transport_options);
+  auto server = TcpPeerServer::Start(server_options, source, Clock::Real());
+  auto transport = MakeTcpTransport(transport_options, Clock::Real());
   auto stream = (*transport)->Open((*server)->address(), ShardRequest(1, 0, kBytes), Far());
   EXPECT_TRUE(stream);
   if (!stream) return 0;

@@ -47,7 +47,7 @@ class RawPeer {
  public:
   explicit RawPeer(UniqueFd socket) : socket_(std::move(socket)) {}
   static RawPeer Dial(const std::string& address) {
-    auto socket = ConnectTo(*ParseEndpoint(address), Far());
+    auto socket = ConnectTo(*ParseEndpoint(address), Far(), Clock::Real());
     EXPECT_TRUE(socket) << socket.error().ToString();
     return RawPeer(*std::move(socket));
   }
@@ -121,7 +121,7 @@ class RawPeer {
 class ScriptedServer {
  public:
   explicit ScriptedServer(std::function<void(RawPeer&)> script) : script_(std::move(script)) {
-    auto listener = ListenAt(address_);
+    auto listener = ListenAt(address_, Clock::Real());
     EXPECT_TRUE(listener) << listener.error().ToString();
     listener_ = *std::move(listener);
     thread_ = std::thread([this] { Run(); });

@@ -27,9 +27,9 @@ class SecurityTest : public ::testing::Test {
   }
   /// Starts a server, reads from it with the current options, and returns the status.
   Status FetchStatus() {
-    auto server = TcpPeerServer::Start(server_options_, source_);
+    auto server = TcpPeerServer::Start(server_options_, source_, Clock::Real());
     if (!server) return server.error();
-    auto transport = MakeTcpTransport(transport_options_);
+    auto transport = MakeTcpTransport(transport_options_, Clock::Real());
     if (!transport) return transport.error();
     auto got = Fetch(**transport, (*server)->address(), ShardRequest(1, 0, 100), Far());
     (*server)->Stop();
@@ -84,12 +84,13 @@ TEST_F(SecurityTest, BeyondThisMachineTlsIsRequiredAtTheStart) {
   }
   server_options_.listen = "0.0.0.0:0";
   server_options_.secret_file = dir_.Write("a", std::string(16, 's'));
-  EXPECT_FALSE(TcpPeerServer::Start(server_options_, source_)) << "a secret is not enough";
+  EXPECT_FALSE(TcpPeerServer::Start(server_options_, source_, Clock::Real()))
+      << "a secret is not enough";
 }
 
 TEST_F(SecurityTest, BeyondThisMachineAClientNeedsTls) {
   transport_options_.secret_file = dir_.Write("a", std::string(16, 's'));
-  auto transport = MakeTcpTransport(transport_options_);
+  auto transport = MakeTcpTransport(transport_options_, Clock::Real());
   ASSERT_TRUE(transport);
   // Refused before it connects: nothing listens at the addresses.
   for (const char* address : {"10.77.0.1:7100", "[2001:db8::1]:7100", "node.invalid:7100"}) {
@@ -136,14 +137,14 @@ TEST_F(TlsTest, CertificatesOfTheAuthorityAreAccepted) {
 
 TEST_F(TlsTest, CertificatesAreAcceptedByName) {
   // For "localhost" the certificate must contain exactly that name.
-  auto server = TcpPeerServer::Start(server_options_, source_);
+  auto server = TcpPeerServer::Start(server_options_, source_, Clock::Real());
   ASSERT_TRUE(server);
   std::string address = (*server)->address();
   address.replace(0, address.find(':'), "localhost");
-  auto transport = MakeTcpTransport(transport_options_);
+  auto transport = MakeTcpTransport(transport_options_, Clock::Real());
   EXPECT_TRUE(Fetch(**transport, address, ShardRequest(1, 0, 100), Far()));
   server_options_.tls = certificates_.Far();
-  auto far = TcpPeerServer::Start(server_options_, source_);
+  auto far = TcpPeerServer::Start(server_options_, source_, Clock::Real());
   address = (*far)->address();
   address.replace(0, address.find(':'), "localhost");
   EXPECT_EQ(Fetch(**transport, address, ShardRequest(1, 0, 100), Far()).error().code(),
@@ -198,7 +199,7 @@ int ErrorWithoutCertificate(const std::string& ca, uint16_t port) {
 }
 
 TEST_F(TlsTest, AClientWithoutACertificateIsRefused) {
-  auto server = TcpPeerServer::Start(server_options_, source_);
+  auto server = TcpPeerServer::Start(server_options_, source_, Clock::Real());
   ASSERT_TRUE(server);
   const std::string address = (*server)->address();
   const auto port = static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1)));

@@ -16,12 +16,12 @@ TEST(SocketsTest, ListensAndConnects) {
   for (std::string text :
        {std::string("127.0.0.1:0"), std::string("localhost:0"), "unix:" + dir.path() + "/p.sock"}) {
     Endpoint address = *ParseEndpoint(text);
-    auto listener = ListenAt(address);
+    auto listener = ListenAt(address, Clock::Real());
     ASSERT_TRUE(listener) << listener.error().ToString();
-    auto socket = ConnectTo(address, Far());
+    auto socket = ConnectTo(address, Far(), Clock::Real());
     ASSERT_TRUE(socket) << socket.error().ToString();
     Endpoint same = address;
-    const auto second = ListenAt(same);
+    const auto second = ListenAt(same, Clock::Real());
     ASSERT_FALSE(second) << text;
     EXPECT_EQ(second.error().code(), ErrorCode::kAlreadyExists) << second.error().ToString();
   }
@@ -33,22 +33,24 @@ TEST(SocketsTest, ListensAndConnects) {
 TEST(SocketsTest, AStaleSocketIsReplacedAndAFileIsNot) {
   TempDir dir;
   Endpoint address = *ParseEndpoint("unix:" + dir.path() + "/p.sock");
-  { const auto stale = ListenAt(address); }
-  EXPECT_EQ(ConnectTo(address, Far()).error().code(), ErrorCode::kUnavailable);
-  EXPECT_TRUE(ListenAt(address));
+  { const auto stale = ListenAt(address, Clock::Real()); }
+  EXPECT_EQ(ConnectTo(address, Far(), Clock::Real()).error().code(), ErrorCode::kUnavailable);
+  EXPECT_TRUE(ListenAt(address, Clock::Real()));
   Endpoint file = *ParseEndpoint("unix:" + dir.Write("data", "precious"));
-  const auto refused = ListenAt(file);
+  const auto refused = ListenAt(file, Clock::Real());
   EXPECT_EQ(refused.error().code(), ErrorCode::kAlreadyExists);
   EXPECT_EQ(std::filesystem::file_size(file.path), 8U);
 }
 
 TEST(SocketsTest, AnAddressWithoutAListenerIsUnavailable) {
   TempDir dir;
-  EXPECT_EQ(ConnectTo(*ParseEndpoint("unix:" + dir.path() + "/none"), Far()).error().code(),
+  EXPECT_EQ(ConnectTo(*ParseEndpoint("unix:" + dir.path() + "/none"), Far(), Clock::Real())
+                .error()
+                .code(),
             ErrorCode::kUnavailable);
   Endpoint address = *ParseEndpoint("127.0.0.1:0");
-  { const auto ended = ListenAt(address); }
-  const auto socket = ConnectTo(address, Far());
+  { const auto ended = ListenAt(address, Clock::Real()); }
+  const auto socket = ConnectTo(address, Far(), Clock::Real());
   EXPECT_EQ(socket.error().code(), ErrorCode::kUnavailable);
   EXPECT_THAT(socket.error().message(), HasSubstr(address.ToString()));
 }
@@ -56,7 +58,7 @@ TEST(SocketsTest, AnAddressWithoutAListenerIsUnavailable) {
 TEST(SocketsTest, ANameThatDoesNotExistIsUnavailableAndTheDeadlineHolds) {
   // The resolver may answer or hang, depending on the network: the wait ends in time either way.
   const auto start = Clock::Real().Now();
-  const auto socket = ConnectTo(*ParseEndpoint("no-such-host.invalid:1"), In(300));
+  const auto socket = ConnectTo(*ParseEndpoint("no-such-host.invalid:1"), In(300), Clock::Real());
   ASSERT_FALSE(socket);
   EXPECT_TRUE(socket.error().code() == ErrorCode::kUnavailable ||
               socket.error().code() == ErrorCode::kDeadlineExceeded)
@@ -67,11 +69,11 @@ TEST(SocketsTest, ANameThatDoesNotExistIsUnavailableAndTheDeadlineHolds) {
 TEST(SocketsTest, AListenerThatDoesNotAcceptBlocksNoClient) {
   TempDir dir;
   Endpoint address = *ParseEndpoint("unix:" + dir.path() + "/p.sock");
-  const auto listener = ListenAt(address);
+  const auto listener = ListenAt(address, Clock::Real());
   std::vector<UniqueFd> clients;
   Status status;
   for (int i = 0; i < 10'000 && status.ok(); ++i) {
-    auto client = ConnectTo(address, Far());
+    auto client = ConnectTo(address, Far(), Clock::Real());
     if (!client) {
       status = client.error();
     } else {
@@ -82,10 +84,10 @@ TEST(SocketsTest, AListenerThatDoesNotAcceptBlocksNoClient) {
 }
 
 TEST(SocketsTest, PollTimesAreRoundedUpAndNeverNegative) {
-  EXPECT_EQ(PollMsUntil(Clock::Real().Now() - std::chrono::seconds(1)), 0);
-  EXPECT_GE(PollMsUntil(Clock::Real().Now() + std::chrono::seconds(10)), 9'000);
-  EXPECT_LE(PollMsUntil(Clock::Real().Now() + std::chrono::seconds(10)), 10'001);
-  EXPECT_GT(PollMsUntil(Clock::TimePoint::max()), 1'000'000);
+  EXPECT_EQ(PollMsUntil(Clock::Real().Now() - std::chrono::seconds(1), Clock::Real()), 0);
+  EXPECT_GE(PollMsUntil(Clock::Real().Now() + std::chrono::seconds(10), Clock::Real()), 9'000);
+  EXPECT_LE(PollMsUntil(Clock::Real().Now() + std::chrono::seconds(10), Clock::Real()), 10'001);
+  EXPECT_GT(PollMsUntil(Clock::TimePoint::max(), Clock::Real()), 1'000'000);
 }
 
 }  // namespace

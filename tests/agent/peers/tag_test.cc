@@ -68,10 +68,10 @@ class FrameTagTest : public ::testing::Test {
   };
   /// Reads the object through a tap that may change the frames.
   Outcome ReadThrough(FrameTap::Change from_server, FrameTap::Change from_client = nullptr) {
-    auto server = TcpPeerServer::Start(server_options_, source_);
+    auto server = TcpPeerServer::Start(server_options_, source_, Clock::Real());
     EXPECT_TRUE(server) << server.error().ToString();
     FrameTap tap((*server)->address(), std::move(from_client), std::move(from_server), cut_at_);
-    auto transport = MakeTcpTransport(transport_options_);
+    auto transport = MakeTcpTransport(transport_options_, Clock::Real());
     Outcome outcome;
     auto stream = (*transport)->Open(tap.address(), ShardRequest(1, 0, kObjectBytes), In(10'000));
     if (!stream) {
@@ -252,8 +252,8 @@ TEST_F(FrameTagTest, EachDirectionHasItsOwnKey) {
 }
 
 TEST_F(FrameTagTest, ManyStreamsUseOneConnection) {
-  auto server = TcpPeerServer::Start(server_options_, source_);
-  auto transport = MakeTcpTransport(transport_options_);
+  auto server = TcpPeerServer::Start(server_options_, source_, Clock::Real());
+  auto transport = MakeTcpTransport(transport_options_, Clock::Real());
   source_.Refuse(2, NotFoundError("no such shard"));
   for (int round = 0; round < 20; ++round) {
     const auto got = Fetch(**transport, (*server)->address(), ShardRequest(1, 7, 100), Far());

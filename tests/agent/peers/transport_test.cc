@@ -45,12 +45,12 @@ class TransportTest : public ::testing::TestWithParam<Variant> {
   }
 
   void Start() {
-    auto server = TcpPeerServer::Start(server_options_, source_);
+    auto server = TcpPeerServer::Start(server_options_, source_, Clock::Real());
     ASSERT_TRUE(server) << server.error().ToString();
     server_ = *std::move(server);
     address_ = server_->address();
     if (transport_ != nullptr) return;
-    auto transport = MakeTcpTransport(transport_options_);
+    auto transport = MakeTcpTransport(transport_options_, Clock::Real());
     ASSERT_TRUE(transport) << transport.error().ToString();
     transport_ = *std::move(transport);
   }
@@ -429,7 +429,7 @@ TEST_P(TransportTest, ASecondServerAtTheSameAddressIsRefused) {
   Start();
   TcpPeerServerOptions same = server_options_;
   same.listen = address_;
-  const auto second = TcpPeerServer::Start(same, source_);
+  const auto second = TcpPeerServer::Start(same, source_, Clock::Real());
   ASSERT_FALSE(second);
   EXPECT_EQ(second.error().code(), ErrorCode::kAlreadyExists);
   EXPECT_THAT(second.error().message(), HasSubstr("peers.listen"));

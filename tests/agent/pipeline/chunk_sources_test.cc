@@ -21,14 +21,14 @@ Result<std::unique_ptr<PeerTransport>> ConnectAs(const std::string& node) {
   TcpTransportOptions options;
   options.cluster = "test";
   options.node = node;
-  return MakeTcpTransport(options);
+  return MakeTcpTransport(options, Clock::Real());
 }
 
 Result<std::unique_ptr<TcpPeerServer>> ServeAt(PeerSource& source) {
   TcpPeerServerOptions options;
   options.cluster = "test";
   options.node = "node-0";
-  return TcpPeerServer::Start(options, source);
+  return TcpPeerServer::Start(options, source, Clock::Real());
 }
 
 /// A node with one shard in memory and on disk, which also serves its peers.

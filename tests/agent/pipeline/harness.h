@@ -220,7 +220,7 @@ class TestNode {
 
   FakeCoordinator coordinator;
   FakePeer peers;
-  SimDisk disk;
+  SimDisk disk{{.clock = &Clock::Real()}};
   std::unique_ptr<Volume> volume;
   std::unique_ptr<Arena> arena;
   std::unique_ptr<Node> node;

@@ -20,16 +20,16 @@ TEST(PeerReach, APeerThatAnswersIsReachableWhateverTheAnswer) {
   serves.cluster = "test";
   serves.node = "n1";
   serves.listen = "unix:" + dir.path() + "/n1.sock";
-  auto server = TcpPeerServer::Start(serves, source);
+  auto server = TcpPeerServer::Start(serves, source, Clock::Real());
   ASSERT_TRUE(server) << server.error().ToString();
   auto silent_address = ParseEndpoint("unix:" + dir.path() + "/n3.sock");
   ASSERT_TRUE(silent_address) << silent_address.error().ToString();
-  auto silent = ListenAt(*silent_address);
+  auto silent = ListenAt(*silent_address, Clock::Real());
   ASSERT_TRUE(silent) << silent.error().ToString();
   TcpTransportOptions options;
   options.cluster = "test";
   options.node = "n0";
-  auto transport = MakeTcpTransport(options);
+  auto transport = MakeTcpTransport(options, Clock::Real());
   ASSERT_TRUE(transport) << transport.error().ToString();
 
   std::vector<PlanMember> members(4);

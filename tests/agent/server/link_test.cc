@@ -142,7 +142,7 @@ class LinkTest : public ::testing::Test {
       return ArenaUse{.bytes = 4 << 20, .reserved_bytes = reserved_.load()};
     };
     link_ = std::make_unique<GrpcCoordinatorLink>(
-        options, *coord::LeaderChannel::Make(endpoint_.ToString(), {}));
+        options, *coord::LeaderChannel::Make(endpoint_.ToString(), {}), Clock::Real());
     link_->Start(recorded_, "unix:" + dir_ + "/d.sock");
   }
 

@@ -99,7 +99,8 @@ class NodeSelfTest : public ::testing::Test {
     options.heartbeat_ms = 100;
     options.self_tester = tester_.get();
     link_ = std::make_unique<GrpcCoordinatorLink>(
-        options, *coord::LeaderChannel::Make("unix:" + cluster_.root() + "/c.sock", {}));
+        options, *coord::LeaderChannel::Make("unix:" + cluster_.root() + "/c.sock", {}),
+        Clock::Real());
     link_->Start(handler_, "unix:" + cluster_.root() + "/n9.sock");
     ASSERT_TRUE(link_->AwaitAttached(10'000));
     ASSERT_TRUE(AwaitNode("n9"));

@@ -53,14 +53,17 @@ class MetricsFilesTest : public ::testing::Test {
 
 TEST(MetricsServer, CollectsAPageForEachRequest) {
   std::atomic<int> collections{0};
-  auto server = MetricsServer::Start(At("127.0.0.1:0"), {}, [&] {
-    MetricsPage page(kSpecs);
-    page.Set(kPlain, 1'234'567'890'123);
-    page.Set(kCounted, ++collections, {"a \"b\"\n"});
-    page.SetSummary(kTimes, {4, 1, 3, 2}, {"gpt"});
-    page.SetSummary(kTimes, {}, {"none"});
-    return page;
-  });
+  auto server = MetricsServer::Start(
+      At("127.0.0.1:0"), {},
+      [&] {
+        MetricsPage page(kSpecs);
+        page.Set(kPlain, 1'234'567'890'123);
+        page.Set(kCounted, ++collections, {"a \"b\"\n"});
+        page.SetSummary(kTimes, {4, 1, 3, 2}, {"gpt"});
+        page.SetSummary(kTimes, {}, {"none"});
+        return page;
+      },
+      Clock::Real());
   ASSERT_TRUE(server.has_value()) << server.error().ToString();
   EXPECT_EQ(collections, 0) << "nothing is collected before a request";
   const Scrape first((*server)->address());
@@ -95,7 +98,7 @@ TEST(MetricsServer, OtherMachinesNeedATokenAndTls) {
     EXPECT_EQ(status.ok(), *with.why == '\0') << with.listen << ": " << status.ToString();
     EXPECT_THAT(status.message(), HasSubstr(with.why)) << with.listen;
     if (status.ok()) continue;
-    EXPECT_FALSE(MetricsServer::Start(At(with.listen), {}, OnePage)) << with.listen;
+    EXPECT_FALSE(MetricsServer::Start(At(with.listen), {}, OnePage, Clock::Real())) << with.listen;
   }
 }
 
@@ -125,7 +128,7 @@ TEST_F(MetricsFilesTest, BadTokensAndFilesAreNamed) {
 TEST_F(MetricsFilesTest, ARequestNeedsTheToken) {
   const MetricsOptions options{.listen = "127.0.0.1:0",
                                .token_file = Write("token", std::string(kToken) + "\n")};
-  auto server = MetricsServer::Start(options, {}, OnePage);
+  auto server = MetricsServer::Start(options, {}, OnePage, Clock::Real());
   ASSERT_TRUE(server.has_value()) << server.error().ToString();
   const std::string at = (*server)->address();
   const auto with = [&](const std::string& value) {
@@ -146,13 +149,14 @@ TEST_F(MetricsFilesTest, ARequestNeedsTheToken) {
 
 TEST_F(MetricsFilesTest, AUnixSocketIsForItsGroup) {
   const std::string path = dir_ + "/m.sock";
-  auto server = MetricsServer::Start(At("unix:" + path), {}, OnePage);
+  auto server = MetricsServer::Start(At("unix:" + path), {}, OnePage, Clock::Real());
   ASSERT_TRUE(server.has_value()) << server.error().ToString();
   EXPECT_THAT(HttpGet("unix:" + path, "/metrics"), HasSubstr("holdfast_test_bytes 42"));
   struct stat info {};
   ASSERT_EQ(::stat(path.c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 0777, 0660U);
-  EXPECT_FALSE(MetricsServer::Start(At("unix:" + path), {}, OnePage)) << "it is in use";
+  EXPECT_FALSE(MetricsServer::Start(At("unix:" + path), {}, OnePage, Clock::Real()))
+      << "it is in use";
   server->reset();
   EXPECT_FALSE(std::filesystem::exists(path));
   // A socket that a killed process left is replaced; a file is not.
@@ -163,20 +167,23 @@ TEST_F(MetricsFilesTest, AUnixSocketIsForItsGroup) {
     const UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM, 0));
     ASSERT_EQ(::bind(socket.get(), reinterpret_cast<sockaddr*>(&left), sizeof(left)), 0);
   }
-  EXPECT_TRUE(MetricsServer::Start(At("unix:" + path), {}, OnePage));
+  EXPECT_TRUE(MetricsServer::Start(At("unix:" + path), {}, OnePage, Clock::Real()));
   Write("m.sock", "a file");
-  EXPECT_FALSE(MetricsServer::Start(At("unix:" + path), {}, OnePage));
+  EXPECT_FALSE(MetricsServer::Start(At("unix:" + path), {}, OnePage, Clock::Real()));
   EXPECT_TRUE(std::filesystem::exists(path));
 }
 
 TEST_F(MetricsFilesTest, ATextfileIsAlwaysComplete) {
   const std::string path = dir_ + "/holdfast.prom";
   std::atomic<int> pages{0};
-  auto server = MetricsServer::Start({.textfile = path, .textfile_period_s = 1}, {}, [&] {
-    MetricsPage page(kSpecs);
-    page.Set(kPlain, ++pages);
-    return page;
-  });
+  auto server = MetricsServer::Start(
+      {.textfile = path, .textfile_period_s = 1}, {},
+      [&] {
+        MetricsPage page(kSpecs);
+        page.Set(kPlain, ++pages);
+        return page;
+      },
+      Clock::Real());
   ASSERT_TRUE(server.has_value()) << server.error().ToString();
   EXPECT_EQ((*server)->address(), "");
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
@@ -198,7 +205,7 @@ TEST_F(MetricsFilesTest, ATextfileIsAlwaysComplete) {
 }
 
 TEST(MetricsServer, BadRequestsAreAnswered) {
-  auto server = MetricsServer::Start(At("127.0.0.1:0"), {}, OnePage);
+  auto server = MetricsServer::Start(At("127.0.0.1:0"), {}, OnePage, Clock::Real());
   ASSERT_TRUE(server.has_value()) << server.error().ToString();
   const std::string at = (*server)->address();
   EXPECT_THAT(HttpSend(at, "POST /metrics HTTP/1.1\r\n\r\n"), HasSubstr("405"));
@@ -218,7 +225,7 @@ TEST(MetricsServer, BadRequestsAreAnswered) {
 }
 
 TEST(MetricsServer, SilentClientsDelayNeitherOthersNorTheEnd) {
-  auto server = MetricsServer::Start(At("127.0.0.1:0"), {}, OnePage);
+  auto server = MetricsServer::Start(At("127.0.0.1:0"), {}, OnePage, Clock::Real());
   ASSERT_TRUE(server.has_value()) << server.error().ToString();
   std::vector<UniqueFd> silent;
   for (int i = 0; i < 3; ++i) silent.push_back(ConnectToMetrics((*server)->address()));
@@ -238,9 +245,9 @@ TEST(MetricsPage, HasABoundedNumberOfSeries) {
 }
 
 TEST(MetricsServer, APortInUseIsAnError) {
-  auto first = MetricsServer::Start(At("127.0.0.1:0"), {}, OnePage);
+  auto first = MetricsServer::Start(At("127.0.0.1:0"), {}, OnePage, Clock::Real());
   ASSERT_TRUE(first.has_value()) << first.error().ToString();
-  auto second = MetricsServer::Start(At((*first)->address()), {}, OnePage);
+  auto second = MetricsServer::Start(At((*first)->address()), {}, OnePage, Clock::Real());
   ASSERT_FALSE(second.has_value());
   EXPECT_EQ(second.error().code(), ErrorCode::kUnavailable);
   EXPECT_THAT(second.error().message(), HasSubstr((*first)->address()));

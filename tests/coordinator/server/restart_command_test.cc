@@ -32,7 +32,7 @@ class RestartCommandTest : public ::testing::Test {
     incident_.nodes = {"n1"};
   }
   Outcome RunOnce(const std::string& command, milliseconds timeout = milliseconds(60'000)) {
-    RestartCommand runner(command, timeout);
+    RestartCommand runner(command, timeout, Clock::Real());
     Mutex mutex;
     CondVar changed;
     std::optional<Outcome> outcome;

@@ -134,7 +134,7 @@ TEST_F(FilterTest, ARehearsalChecksWithTheKernelAndLeavesNothing) {
 }
 
 TEST_F(FilterTest, NothingIsLeftHoweverTheProcessOfACutEnds) {
-  const auto book = OrderBook::Open(folder_, HOLDFAST_FAULT).value();
+  const auto book = OrderBook::Open(folder_, Clock::Real(), HOLDFAST_FAULT).value();
   const std::string path = folder_ + "/drill-1.cut";
   ASSERT_TRUE(book->Begin("drill-1", CutFault()).ok());
   ASSERT_TRUE(Await(true));

@@ -57,7 +57,7 @@ class Sleeper {
 
 class OrderBookTest : public ::testing::Test {
  protected:
-  OrderBookTest() { book_ = OrderBook::Open(folder_, HOLDFAST_FAULT).value(); }
+  OrderBookTest() { book_ = OrderBook::Open(folder_, Clock::Real(), HOLDFAST_FAULT).value(); }
   ~OrderBookTest() override {
     EXPECT_TRUE(book_->End("d").ok());
     EXPECT_TRUE(fs::is_empty(folder_));
@@ -118,7 +118,7 @@ TEST_F(OrderBookTest, TheNextInjectorUndoesWhatAKilledOneLeft) {
   std::ofstream(fill.files[0]) << "x";
   ASSERT_TRUE(SignalProcess(trainer.name(), SIGSTOP).ok());
   EXPECT_TRUE(Eventually([&] { return trainer.state() == 'T'; }));
-  book_ = OrderBook::Open(folder_, HOLDFAST_FAULT).value();
+  book_ = OrderBook::Open(folder_, Clock::Real(), HOLDFAST_FAULT).value();
   book_->Watch();
   EXPECT_TRUE(Eventually([&] { return trainer.state() != 'T'; }));
   EXPECT_TRUE(Eventually([&] { return !fs::exists(fill.files[0]); }));

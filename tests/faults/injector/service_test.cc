@@ -35,7 +35,7 @@ class ServiceTest : public ::testing::Test {
     fs::remove_all(folder_, ignored);
   }
   void Start(bool enabled) {
-    book_ = OrderBook::Open(folder_ + "/drills", HOLDFAST_FAULT).value();
+    book_ = OrderBook::Open(folder_ + "/drills", Clock::Real(), HOLDFAST_FAULT).value();
     MachineOptions machine;
     machine.agent_run_dir = folder_;
     machine.data_dirs = {folder_};

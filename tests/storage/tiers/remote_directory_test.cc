@@ -174,7 +174,7 @@ TEST_F(RemoteDirectoryTest, AnInterruptedRemovalIsFinished) {
 
 TEST_F(RemoteDirectoryTest, OfflineToolsReadTheTierLikeADataDirectory) {
   ASSERT_STATUS_OK(WriteTo(*Node(), image_));
-  auto volume = OpenVolumeReadOnly({Store()}, {});
+  auto volume = OpenVolumeReadOnly({Store()}, {}, Clock::Real());
   ASSERT_TRUE(volume) << StatusOf(volume).ToString();
   ExpectBitExact(**volume, image_.identity, kData);
 }

@@ -424,7 +424,7 @@ TEST_P(VolumeTest, ReadOnlyOpeningChangesNothing) {
   auto before = FilesBeneath(folder_.path());
   auto dirs = folder_.Dirs(GetParam().directories);
   std::reverse(dirs.begin(), dirs.end());
-  auto volume = OpenVolumeReadOnly(dirs, Options().io);
+  auto volume = OpenVolumeReadOnly(dirs, Options().io, Clock::Real());
   ASSERT_TRUE(volume) << StatusOf(volume).ToString();
   ASSERT_EQ((*volume)->List().size(), 2U);
   ExpectBitExact(**volume, image.identity, 3 * kMiB);
