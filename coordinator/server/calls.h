@@ -3,6 +3,8 @@
 #include <grpcpp/grpcpp.h>
 
 #include <string>
+#include <type_traits>
+#include <utility>
 
 #include "coordinator/api/convert.h"
 #include "coordinator/server/applier.h"
@@ -35,6 +37,23 @@ grpc::ServerUnaryReactor* ReplyOutcome(grpc::CallbackServerContext* context, Rep
   ToProto(outcome, reply->mutable_outcome());
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   reactor->Finish(grpc::Status::OK);
+  return reactor;
+}
+
+/// Answers a call by a query: `fill` gets a State and its epoch, or a Supervisor.
+template <typename Fill>
+grpc::ServerUnaryReactor* AnswerQuery(Applier& applier, grpc::CallbackServerContext* context,
+                                      Fill fill) {
+  using Query = std::conditional_t<std::is_invocable_v<Fill, const State&, Epoch>,
+                                   Applier::StateQuery, Applier::SupervisorQuery>;
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const bool accepted = applier.Query(
+      Query([reactor, fill = std::move(fill)](const auto* data, const auto&... epoch) {
+        if (data == nullptr) return reactor->Finish(StateUnknown());
+        fill(*data, epoch...);
+        reactor->Finish(grpc::Status::OK);
+      }));
+  if (!accepted) FinishTooManyReads(context, reactor);
   return reactor;
 }
 

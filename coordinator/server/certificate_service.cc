@@ -76,15 +76,6 @@ Result<CallerIdentity> IdentityOf(const grpc::ServerContextBase& context) {
 }
 }  // namespace
 
-Applier::ReplyHandler CertificateService::Recorded(uint64_t begun, std::string_view method,
-                                                   Applier::ReplyHandler next) {
-  return [this, begun, method, next = std::move(next)](const Reply* reply) {
-    const Status unknown = UnavailableError("the coordinator lost its state during the call");
-    auditor_->End(begun, method, reply == nullptr ? unknown : reply->outcome);
-    next(reply);
-  };
-}
-
 grpc::ServerUnaryReactor* CertificateService::CreateToken(grpc::CallbackServerContext* context,
                                                           const pb::CreateTokenRequest* request,
                                                           pb::CreateTokenReply* reply) {
@@ -101,8 +92,6 @@ grpc::ServerUnaryReactor* CertificateService::CreateToken(grpc::CallbackServerCo
   auto token = certificates::MakeJoinToken(issuer_.issuer_hash());
   if (status.ok() && !token) status = token.error();
   if (!status.ok()) return ReplyOutcome(context, reply, status);
-  const auto begun = auditor_->Begin(*context, "CreateToken", *request);
-  if (!begun) return ReplyOutcome(context, reply, begun.error());
   TokenRecord record;
   record.id = token->id;
   record.secret_hash = certificates::HashSecret(token->id, token->secret);
@@ -110,18 +99,18 @@ grpc::ServerUnaryReactor* CertificateService::CreateToken(grpc::CallbackServerCo
   record.name = request->name();
   record.created_wall_nanos = clock_.WallNanos();
   record.expires_wall_nanos = record.created_wall_nanos + request->ttl_s() * kSecondNs;
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const RequestId id = applier_.NextId();
-  const auto answer = [reply, text = token->ToText(), expires = record.expires_wall_nanos,
-                       address = join_address_](const Reply& r) {
-    if (!r.outcome.ok()) return;
-    reply->set_token(text);
-    reply->set_expires_wall_nanos(expires);
-    reply->set_join_address(address);
-  };
-  applier_.Submit(Event(TokenCreated{id, std::move(record)}), id,
-                  Recorded(*begun, "CreateToken", AnswerInto(reactor, reply, answer)));
-  return reactor;
+  return recorded_.CarryOut(
+      context, "CreateToken", *request, reply,
+      [&](RequestId id) {
+        return TokenCreated{id, record};
+      },
+      [reply, text = token->ToText(), expires = record.expires_wall_nanos,
+       address = join_address_](const Reply& r) {
+        if (!r.outcome.ok()) return;
+        reply->set_token(text);
+        reply->set_expires_wall_nanos(expires);
+        reply->set_join_address(address);
+      });
 }
 
 grpc::ServerUnaryReactor* CertificateService::Renew(grpc::CallbackServerContext* context,
@@ -172,27 +161,23 @@ grpc::ServerUnaryReactor* CertificateService::Revoke(grpc::CallbackServerContext
   Status status = CheckRole(request->role());
   if (status.ok()) status = ValidateName("name", request->name());
   if (!status.ok()) return ReplyOutcome(context, reply, status);
-  const auto begun = auditor_->Begin(*context, "Revoke", *request);
-  if (!begun) return ReplyOutcome(context, reply, begun.error());
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const RequestId id = applier_.NextId();
   const std::string why =
       request->why().empty() ? "by an operator" : CutText(request->why(), kRevokeWhyBytesMax);
-  Log(LogLevel::kWarn, "CertificatesRevoked",
-      {Kv("role", request->role()), Kv("name", request->name()), Kv("why", why)});
-  applier_.Submit(Event(IdentityRevoked{id, request->role(), request->name(), why}), id,
-                  Recorded(*begun, "Revoke",
-                           AnswerInto(reactor, reply, [this](const Reply&) { feed_.ReadNow(); })));
-  return reactor;
+  return recorded_.CarryOut(
+      context, "Revoke", *request, reply,
+      [&](RequestId id) {
+        Log(LogLevel::kWarn, "CertificatesRevoked",
+            {Kv("role", request->role()), Kv("name", request->name()), Kv("why", why)});
+        return IdentityRevoked{id, request->role(), request->name(), why};
+      },
+      [this](const Reply&) { feed_.ReadNow(); });
 }
 
 grpc::ServerUnaryReactor* CertificateService::ListIdentities(
     grpc::CallbackServerContext* context, const pb::ListIdentitiesRequest* /*request*/,
     pb::ListIdentitiesReply* reply) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const bool accepted = applier_.Query([this, reactor, reply](const State* state, Epoch) {
-    if (state == nullptr) return reactor->Finish(StateUnknown());
-    for (const IdentityRecord& record : state->Identities()) {
+  return AnswerQuery(applier_, context, [this, reply](const State& state, Epoch) {
+    for (const IdentityRecord& record : state.Identities()) {
       pb::Identity* one = reply->add_identities();
       one->set_role(record.role);
       one->set_name(record.name);
@@ -202,10 +187,7 @@ grpc::ServerUnaryReactor* CertificateService::ListIdentities(
       one->set_why(record.why);
     }
     for (const std::string& hash : issuer_.hashes()) reply->add_ca_hashes(hash);
-    reactor->Finish(grpc::Status::OK);
   });
-  if (!accepted) FinishTooManyReads(context, reactor);
-  return reactor;
 }
 
 grpc::ServerWriteReactor<pb::Trust>* CertificateService::WatchTrust(

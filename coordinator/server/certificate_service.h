@@ -5,8 +5,8 @@
 #include "base/clock.h"
 #include "coordinator/api/certificates.grpc.pb.h"
 #include "coordinator/server/applier.h"
-#include "coordinator/server/auditor.h"
 #include "coordinator/server/issuer.h"
+#include "coordinator/server/recorded_calls.h"
 #include "coordinator/server/trust_feed.h"
 
 namespace holdfast::coord {
@@ -16,12 +16,12 @@ class CertificateService : public coordinator::Certificates::CallbackService {
  public:
   /// All outlive the service.
   CertificateService(Applier& applier, Issuer& issuer, TrustFeed& feed, const Clock& clock)
-      : applier_(applier), issuer_(issuer), feed_(feed), clock_(clock) {}
+      : applier_(applier), issuer_(issuer), feed_(feed), clock_(clock), recorded_(applier) {}
 
   /// Records the calls that change the cluster in `auditor`, which outlives the service, and sets
   /// where machines join. Before the first call.
   void Begin(Auditor& auditor, std::string join_address) {
-    auditor_ = &auditor;
+    recorded_.RecordIn(auditor);
     join_address_ = std::move(join_address);
   }
 
@@ -41,14 +41,11 @@ class CertificateService : public coordinator::Certificates::CallbackService {
       grpc::CallbackServerContext* context, const coordinator::WatchTrustRequest* request) override;
 
  private:
-  Applier::ReplyHandler Recorded(uint64_t begun, std::string_view method,
-                                 Applier::ReplyHandler next);
-
   Applier& applier_;
   Issuer& issuer_;
   TrustFeed& feed_;
   const Clock& clock_;
-  Auditor* auditor_ = nullptr;
+  RecordedCalls recorded_;
   std::string join_address_;
 };
 

@@ -44,13 +44,9 @@ grpc::ServerUnaryReactor* CoordinatorService::StartRun(grpc::CallbackServerConte
     if (!user) return ReplyOutcome(context, reply, user.error());
     spec->uid = *user;
   }
-  const auto begun = Begin(*context, "StartRun", *request);
-  if (!begun) return ReplyOutcome(context, reply, begun.error());
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const RequestId id = applier_.NextId();
-  applier_.Submit(RunEvent(RunRequested{id, *std::move(spec)}), id,
-                  Recorded(*begun, "StartRun", AnswerInto(reactor, reply, [](const Reply&) {})));
-  return reactor;
+  return recorded_.CarryOut(context, "StartRun", *request, reply, [&](RequestId id) {
+    return RunRequested{id, *std::move(spec)};
+  });
 }
 
 grpc::ServerUnaryReactor* CoordinatorService::StopRun(grpc::CallbackServerContext* context,
@@ -66,13 +62,9 @@ grpc::ServerUnaryReactor* CoordinatorService::StopRun(grpc::CallbackServerContex
                           applier_.job_owners().Find(request->job()), run_as_users_);
     if (!status.ok()) return ReplyOutcome(context, reply, status);
   }
-  const auto begun = Begin(*context, "StopRun", *request);
-  if (!begun) return ReplyOutcome(context, reply, begun.error());
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const RequestId id = applier_.NextId();
-  applier_.Submit(RunEvent(StopRequested{id, request->job(), request->deadline_ms()}), id,
-                  Recorded(*begun, "StopRun", AnswerInto(reactor, reply, [](const Reply&) {})));
-  return reactor;
+  return recorded_.CarryOut(context, "StopRun", *request, reply, [&](RequestId id) {
+    return StopRequested{id, request->job(), request->deadline_ms()};
+  });
 }
 
 grpc::ServerUnaryReactor* CoordinatorService::Quarantine(grpc::CallbackServerContext* context,
@@ -80,15 +72,11 @@ grpc::ServerUnaryReactor* CoordinatorService::Quarantine(grpc::CallbackServerCon
                                                          pb::QuarantineReply* reply) {
   Status status = ValidateName("node", request->node());
   if (!status.ok()) return ReplyOutcome(context, reply, status);
-  const auto begun = Begin(*context, "Quarantine", *request);
-  if (!begun) return ReplyOutcome(context, reply, begun.error());
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const RequestId id = applier_.NextId();
   const std::string why = CutText(request->why(), kWhyBytesMax);
   const bool test = !request->set() && !request->untested();
-  applier_.Submit(RunEvent(QuarantineRequested{id, request->node(), request->set(), why, test}), id,
-                  Recorded(*begun, "Quarantine", AnswerInto(reactor, reply, [](const Reply&) {})));
-  return reactor;
+  return recorded_.CarryOut(context, "Quarantine", *request, reply, [&](RequestId id) {
+    return QuarantineRequested{id, request->node(), request->set(), why, test};
+  });
 }
 
 grpc::ServerUnaryReactor* CoordinatorService::Drain(grpc::CallbackServerContext* context,
@@ -96,72 +84,49 @@ grpc::ServerUnaryReactor* CoordinatorService::Drain(grpc::CallbackServerContext*
                                                     pb::DrainReply* reply) {
   Status status = ValidateName("node", request->node());
   if (!status.ok()) return ReplyOutcome(context, reply, status);
-  const auto begun = Begin(*context, "Drain", *request);
-  if (!begun) return ReplyOutcome(context, reply, begun.error());
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const RequestId id = applier_.NextId();
   const std::string why = CutText(request->why(), kWhyBytesMax);
-  applier_.Submit(Event(DrainSet{id, request->node(), request->set(), why, request->move_runs()}),
-                  id, Recorded(*begun, "Drain", AnswerInto(reactor, reply, [](const Reply&) {})));
-  return reactor;
+  return recorded_.CarryOut(context, "Drain", *request, reply, [&](RequestId id) {
+    return DrainSet{id, request->node(), request->set(), why, request->move_runs()};
+  });
 }
 
 grpc::ServerUnaryReactor* CoordinatorService::GetDrain(grpc::CallbackServerContext* context,
                                                        const pb::GetDrainRequest* request,
                                                        pb::GetDrainReply* reply) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const bool accepted =
-      applier_.Query([reactor, reply, node = request->node()](const State* state, Epoch) {
-        if (state == nullptr) return reactor->Finish(StateUnknown());
-        FillDrain(*state, node, reply);
-        reactor->Finish(grpc::Status::OK);
-      });
-  if (!accepted) FinishTooManyReads(context, reactor);
-  return reactor;
+  return AnswerQuery(applier_, context, [reply, node = request->node()](const State& state, Epoch) {
+    FillDrain(state, node, reply);
+  });
 }
 
 grpc::ServerUnaryReactor* CoordinatorService::GetRuns(grpc::CallbackServerContext* context,
                                                       const pb::GetRunsRequest* request,
                                                       pb::GetRunsReply* reply) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const bool accepted = applier_.Query([this, reactor, reply, job = request->job(),
-                                        only = OnlyJobsOf(*context)](const Supervisor* supervisor) {
-    if (supervisor == nullptr) return reactor->Finish(StateUnknown());
-    FillRuns(*supervisor, job, reply);
-    if (only) LeaveOwnJobs(*only, applier_.job_owners(), reply);
-    reactor->Finish(grpc::Status::OK);
-  });
-  if (!accepted) FinishTooManyReads(context, reactor);
-  return reactor;
+  return AnswerQuery(applier_, context,
+                     [this, reply, job = request->job(),
+                      only = OnlyJobsOf(*context)](const Supervisor& supervisor) {
+                       FillRuns(supervisor, job, reply);
+                       if (only) LeaveOwnJobs(*only, applier_.job_owners(), reply);
+                     });
 }
 
 grpc::ServerUnaryReactor* CoordinatorService::ListIncidents(grpc::CallbackServerContext* context,
                                                             const pb::ListIncidentsRequest* request,
                                                             pb::ListIncidentsReply* reply) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const bool accepted = applier_.Query([this, reactor, reply, copy = *request,
-                                        only = OnlyJobsOf(*context)](const Supervisor* supervisor) {
-    if (supervisor == nullptr) return reactor->Finish(StateUnknown());
-    FillIncidents(*supervisor, copy, reply);
-    if (only) LeaveOwnJobs(*only, applier_.job_owners(), reply);
-    reactor->Finish(grpc::Status::OK);
-  });
-  if (!accepted) FinishTooManyReads(context, reactor);
-  return reactor;
+  return AnswerQuery(
+      applier_, context,
+      [this, reply, copy = *request, only = OnlyJobsOf(*context)](const Supervisor& supervisor) {
+        FillIncidents(supervisor, copy, reply);
+        if (only) LeaveOwnJobs(*only, applier_.job_owners(), reply);
+      });
 }
 
 grpc::ServerUnaryReactor* CoordinatorService::AcknowledgeIncident(
     grpc::CallbackServerContext* context, const pb::AcknowledgeIncidentRequest* request,
     pb::AcknowledgeIncidentReply* reply) {
-  const auto begun = Begin(*context, "AcknowledgeIncident", *request);
-  if (!begun) return ReplyOutcome(context, reply, begun.error());
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const RequestId id = applier_.NextId();
   const std::string why = CutText(request->why(), kWhyBytesMax);
-  applier_.Submit(
-      RunEvent(AcknowledgeRequested{id, request->id(), why}), id,
-      Recorded(*begun, "AcknowledgeIncident", AnswerInto(reactor, reply, [](const Reply&) {})));
-  return reactor;
+  return recorded_.CarryOut(context, "AcknowledgeIncident", *request, reply, [&](RequestId id) {
+    return AcknowledgeRequested{id, request->id(), why};
+  });
 }
 
 }  // namespace holdfast::coord

@@ -134,63 +134,42 @@ grpc::ServerUnaryReactor* CoordinatorService::DecideRestore(grpc::CallbackServer
 grpc::ServerUnaryReactor* CoordinatorService::GetStatus(grpc::CallbackServerContext* context,
                                                         const pb::GetStatusRequest* request,
                                                         pb::GetStatusReply* reply) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const bool accepted =
-      applier_.Query([this, reactor, reply, job = request->job(), only = OnlyJobsOf(*context)](
-                         const State* state, Epoch epoch) {
-        if (state == nullptr) return reactor->Finish(StateUnknown());
-        FillStatus(*state, cluster_, epoch, job, reply);
-        if (only) LeaveOwnJobs(*only, reply);
-        reply->set_stopped_why(applier_.stopped_why());
-        reply->set_page_url(page_url_);
-        reply->set_wall_nanos(clock_.WallNanos());
-        reactor->Finish(grpc::Status::OK);
-      });
-  if (!accepted) FinishTooManyReads(context, reactor);
-  return reactor;
+  return AnswerQuery(applier_, context,
+                     [this, reply, job = request->job(), only = OnlyJobsOf(*context)](
+                         const State& state, Epoch epoch) {
+                       FillStatus(state, cluster_, epoch, job, reply);
+                       if (only) LeaveOwnJobs(*only, reply);
+                       reply->set_stopped_why(applier_.stopped_why());
+                       reply->set_page_url(page_url_);
+                       reply->set_wall_nanos(clock_.WallNanos());
+                     });
 }
 
 grpc::ServerUnaryReactor* CoordinatorService::ListVersions(grpc::CallbackServerContext* context,
                                                            const pb::ListVersionsRequest* request,
                                                            pb::ListVersionsReply* reply) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const bool accepted =
-      applier_.Query([reactor, reply, copy = *request](const State* state, Epoch) {
-        if (state == nullptr) return reactor->Finish(StateUnknown());
-        FillVersions(*state, copy, reply);
-        reactor->Finish(grpc::Status::OK);
-      });
-  if (!accepted) FinishTooManyReads(context, reactor);
-  return reactor;
+  return AnswerQuery(applier_, context, [reply, copy = *request](const State& state, Epoch) {
+    FillVersions(state, copy, reply);
+  });
 }
 
 grpc::ServerUnaryReactor* CoordinatorService::PlanRestore(grpc::CallbackServerContext* context,
                                                           const pb::PlanRestoreRequest* request,
                                                           pb::PlanRestoreReply* reply) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const bool accepted =
-      applier_.Query([reactor, reply, copy = *request](const State* state, Epoch) {
-        if (state == nullptr) return reactor->Finish(StateUnknown());
-        FillRestorePlan(*state, copy, reply);
-        reactor->Finish(grpc::Status::OK);
-      });
-  if (!accepted) FinishTooManyReads(context, reactor);
-  return reactor;
+  return AnswerQuery(applier_, context, [reply, copy = *request](const State& state, Epoch) {
+    FillRestorePlan(state, copy, reply);
+  });
 }
 
 grpc::ServerUnaryReactor* CoordinatorService::WhatIfLost(grpc::CallbackServerContext* context,
                                                          const pb::WhatIfLostRequest* request,
                                                          pb::WhatIfLostReply* reply) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const bool accepted = applier_.Query([this, reactor, reply, copy = *request,
-                                        only = OnlyJobsOf(*context)](const State* state, Epoch) {
-    if (state == nullptr) return reactor->Finish(StateUnknown());
-    FillImpact(*state, copy, reply);
-    if (only) LeaveOwnJobs(*only, applier_.job_owners(), reply);
-    reactor->Finish(grpc::Status::OK);
-  });
-  if (!accepted) FinishTooManyReads(context, reactor);
-  return reactor;
+  return AnswerQuery(
+      applier_, context,
+      [this, reply, copy = *request, only = OnlyJobsOf(*context)](const State& state, Epoch) {
+        FillImpact(state, copy, reply);
+        if (only) LeaveOwnJobs(*only, applier_.job_owners(), reply);
+      });
 }
 
 grpc::ServerUnaryReactor* CoordinatorService::Adopt(grpc::CallbackServerContext* context,
@@ -198,16 +177,18 @@ grpc::ServerUnaryReactor* CoordinatorService::Adopt(grpc::CallbackServerContext*
                                                     pb::AdoptReply* reply) {
   Status status = request->job().empty() ? Status::Ok() : ValidateName("job", request->job());
   if (!status.ok()) return ReplyOutcome(context, reply, status);
-  Result<uint64_t> begun = 0;
-  if (!request->dry_run()) begun = Begin(*context, "Adopt", *request);
-  if (!begun) return ReplyOutcome(context, reply, begun.error());
+  const auto event_of = [&](RequestId id) {
+    AdoptRequested event{id, request->job(), LifeId{request->life()}, request->dry_run()};
+    if (request->has_owner()) event.owner = request->owner();
+    return event;
+  };
+  const auto fill = [reply](const Reply& r) { FillAdopted(r.adopted, reply); };
+  if (!request->dry_run()) {
+    return recorded_.CarryOut(context, "Adopt", *request, reply, event_of, fill);
+  }
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   const RequestId id = applier_.NextId();
-  AdoptRequested event{id, request->job(), LifeId{request->life()}, request->dry_run()};
-  if (request->has_owner()) event.owner = request->owner();
-  const auto fill = [reply](const Reply& r) { FillAdopted(r.adopted, reply); };
-  applier_.Submit(Event(std::move(event)), id,
-                  Recorded(*begun, "Adopt", AnswerInto(reactor, reply, fill)));
+  applier_.Submit(event_of(id), id, AnswerInto(reactor, reply, fill));
   return reactor;
 }
 
@@ -218,15 +199,14 @@ grpc::ServerUnaryReactor* CoordinatorService::Pin(grpc::CallbackServerContext* c
   if (version.incarnation.value == 0 && !request->pinned()) {
     return ReplyOutcome(context, reply, InvalidArgumentError("no version to unpin: name it"));
   }
-  const auto begun = Begin(*context, "Pin", *request);
-  if (!begun) return ReplyOutcome(context, reply, begun.error());
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const RequestId id = applier_.NextId();
-  applier_.Submit(PinSet{id, request->job(), version, request->pinned()}, id,
-                  Recorded(*begun, "Pin", AnswerInto(reactor, reply, [reply](const Reply& r) {
-                    if (r.outcome.ok()) ToProto(r.version, reply->mutable_version());
-                  })));
-  return reactor;
+  return recorded_.CarryOut(
+      context, "Pin", *request, reply,
+      [&](RequestId id) {
+        return PinSet{id, request->job(), version, request->pinned()};
+      },
+      [reply](const Reply& r) {
+        if (r.outcome.ok()) ToProto(r.version, reply->mutable_version());
+      });
 }
 
 grpc::ServerUnaryReactor* CoordinatorService::RecordVerification(
@@ -245,14 +225,9 @@ grpc::ServerUnaryReactor* CoordinatorService::RecordVerification(
     status = InvalidArgumentError("the verification has no replica: give the numbers of replicas");
   }
   if (!status.ok()) return ReplyOutcome(context, reply, status);
-  const auto begun = Begin(*context, "RecordVerification", *request);
-  if (!begun) return ReplyOutcome(context, reply, begun.error());
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const RequestId id = applier_.NextId();
-  applier_.Submit(
-      Event(VersionVerified{id, request->job(), FromProto(request->version()), verification}), id,
-      Recorded(*begun, "RecordVerification", AnswerInto(reactor, reply, [](const Reply&) {})));
-  return reactor;
+  return recorded_.CarryOut(context, "RecordVerification", *request, reply, [&](RequestId id) {
+    return VersionVerified{id, request->job(), FromProto(request->version()), verification};
+  });
 }
 
 grpc::ServerUnaryReactor* CoordinatorService::Retain(grpc::CallbackServerContext* context,
@@ -267,14 +242,9 @@ grpc::ServerUnaryReactor* CoordinatorService::Retain(grpc::CallbackServerContext
     status = InvalidArgumentError("keep_every needs a keep_last of 1 or more");
   }
   if (!status.ok()) return ReplyOutcome(context, reply, status);
-  const auto begun = Begin(*context, "Retain", *request);
-  if (!begun) return ReplyOutcome(context, reply, begun.error());
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const RequestId id = applier_.NextId();
-  applier_.Submit(
-      Event(RetentionSet{id, request->job(), request->keep_last(), request->keep_every()}), id,
-      Recorded(*begun, "Retain", AnswerInto(reactor, reply, [](const Reply&) {})));
-  return reactor;
+  return recorded_.CarryOut(context, "Retain", *request, reply, [&](RequestId id) {
+    return RetentionSet{id, request->job(), request->keep_last(), request->keep_every()};
+  });
 }
 
 grpc::ServerUnaryReactor* CoordinatorService::ForgetJob(grpc::CallbackServerContext* context,
@@ -282,16 +252,14 @@ grpc::ServerUnaryReactor* CoordinatorService::ForgetJob(grpc::CallbackServerCont
                                                         pb::ForgetJobReply* reply) {
   const Status status = ValidateName("job", request->job());
   if (!status.ok()) return ReplyOutcome(context, reply, status);
-  const auto begun = Begin(*context, "ForgetJob", *request);
-  if (!begun) return ReplyOutcome(context, reply, begun.error());
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const RequestId id = applier_.NextId();
-  applier_.Submit(
-      Event(JobForgotten{id, request->job()}), id,
-      Recorded(*begun, "ForgetJob", AnswerInto(reactor, reply, [reply](const Reply& answer) {
+  return recorded_.CarryOut(
+      context, "ForgetJob", *request, reply,
+      [&](RequestId id) {
+        return JobForgotten{id, request->job()};
+      },
+      [reply](const Reply& answer) {
         for (const std::string& node : answer.nodes) reply->add_away(node);
-      })));
-  return reactor;
+      });
 }
 
 }  // namespace holdfast::coord

@@ -8,8 +8,8 @@
 #include "coordinator/api/coordinator.grpc.pb.h"
 #include "coordinator/server/agent_requests.h"
 #include "coordinator/server/applier.h"
-#include "coordinator/server/auditor.h"
 #include "coordinator/server/backups.h"
+#include "coordinator/server/recorded_calls.h"
 #include "coordinator/server/relay_service.h"
 #include "coordinator/server/watcher.h"
 
@@ -25,11 +25,12 @@ class CoordinatorService : public coordinator::Coordinator::CallbackService {
         applier_(applier),
         watcher_(watcher),
         clock_(clock),
-        agents_(cluster_, applier, watcher, clock) {}
+        agents_(cluster_, applier, watcher, clock),
+        recorded_(applier) {}
 
   /// Records the calls that change the cluster in `auditor`, which outlives the service. Before the
   /// first call.
-  void RecordIn(Auditor& auditor) { auditor_ = &auditor; }
+  void RecordIn(Auditor& auditor) { recorded_.RecordIn(auditor); }
 
   /// Identifies callers by `callers`, which outlives the service. Operators may start runs as a
   /// user of `run_as_users`. Before the first call.
@@ -125,14 +126,6 @@ class CoordinatorService : public coordinator::Coordinator::CallbackService {
   AgentRequests& agents() { return agents_; }
 
  private:
-  /// Records that a call begins. After an error the call must not be carried out.
-  Result<uint64_t> Begin(grpc::CallbackServerContext& context, std::string_view method,
-                         const google::protobuf::Message& request);
-  /// Returns a handler that records the outcome of the call `begun` before it calls `next`.
-  /// `begun` 0: the call is not recorded. `method` is a literal.
-  Applier::ReplyHandler Recorded(uint64_t begun, std::string_view method,
-                                 Applier::ReplyHandler next);
-
   /// Returns OK if the caller may act for the node.
   Status CheckNode(const grpc::CallbackServerContext& context, const std::string& node);
   /// Returns the user whose jobs the caller may see; nothing: the caller may see all jobs.
@@ -143,7 +136,7 @@ class CoordinatorService : public coordinator::Coordinator::CallbackService {
   Watcher& watcher_;
   const Clock& clock_;
   AgentRequests agents_;
-  Auditor* auditor_ = nullptr;
+  RecordedCalls recorded_;
   Backups* backups_ = nullptr;
   RelayService* relays_ = nullptr;
   const CallerRegistry* callers_ = nullptr;  // null: every caller may see all jobs
