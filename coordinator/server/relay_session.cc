@@ -61,7 +61,7 @@ std::shared_ptr<RelaySession> RelaySession::Make(uint64_t number, Owner owner,
                                                  std::function<void()> on_end) {
   std::shared_ptr<RelaySession> session(new RelaySession(number, std::move(owner), agents, clock,
                                                          std::move(dirty), std::move(on_end)));
-  session->self_ = session;
+  session->BelongToCall(session);
   return session;
 }
 
@@ -281,7 +281,8 @@ bool RelaySession::HasWork() const {
          collected_.answers_size() > 0 || collected_.ends_size() > 0 || collected_.session() != 0;
 }
 
-pb::RelayDown RelaySession::TakeMessage() {
+std::optional<pb::RelayDown> RelaySession::Take() {
+  if (!HasWork()) return std::nullopt;
   pb::RelayDown message = std::exchange(collected_, {});
   message.set_wall_nanos(clock_.WallNanos());
   if (!welcome_.links().empty()) *message.add_directives() = std::exchange(welcome_, {});
@@ -302,55 +303,18 @@ pb::RelayDown RelaySession::TakeMessage() {
   return message;
 }
 
-void RelaySession::Flush() {
-  bool write = false;
-  grpc::Status end;
-  {
-    MutexLock lock(mutex_);
-    if (writing_ || finished_) return;
-    if (closing_) {
-      finished_ = true;
-      end = end_;
-    } else if (HasWork()) {
-      writing_ = write = true;
-      writing_message_ = TakeMessage();
-    } else {
-      return;
-    }
-  }
-  if (write) {
-    StartWrite(&writing_message_);
-  } else {
-    Finish(end);
-  }
-}
-
-void RelaySession::Close(const Status& why) {
-  {
-    MutexLock lock(mutex_);
-    if (closing_) return;
-    closing_ = true;
-    end_ = ToGrpc(why);
-  }
-  Flush();
-}
-
-void RelaySession::OnWriteDone(bool ok) {
+void RelaySession::OnWritten() {
   bool more = false;
-  bool close = false;
   {
     MutexLock lock(mutex_);
-    writing_ = false;
-    if (!ok) closing_ = true;
-    close = closing_;
     more = HasWork();
   }
-  // The service no longer knows a session whose relay has disconnected.
-  if (close) return Flush();
   if (more) dirty_();
 }
 
-void RelaySession::End() {
+void RelaySession::Close(const Status& why) { End(ToGrpc(why)); }
+
+void RelaySession::DetachAll() {
   std::unordered_map<uint32_t, Link> links;
   {
     MutexLock lock(mutex_);
@@ -362,14 +326,13 @@ void RelaySession::End() {
 }
 
 void RelaySession::OnCancel() {
-  End();
+  DetachAll();
   Close(CancelledError("the relay disconnected"));
 }
 
 void RelaySession::OnDone() {
-  End();
-  // This may be the last reference; it must outlive the call.
-  std::shared_ptr<RelaySession> self = std::move(self_);
+  DetachAll();
+  StreamWriter::OnDone();
 }
 
 }  // namespace holdfast::coord

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <grpcpp/grpcpp.h>
-
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -13,15 +11,16 @@
 
 #include "base/mutex.h"
 #include "coordinator/api/relay.grpc.pb.h"
+#include "coordinator/api/stream_writer.h"
 #include "coordinator/server/agent_requests.h"
 
 namespace holdfast::coord {
 
 /// The session of one relay: carries out its batches, and collects the directives and answers for
 /// its agents, which Flush() sends as one message. A job state is sent once for all links that get
-/// the same one, and a link's group only when the group changes. gRPC owns the session until the
-/// call ends, and the applier until it has closed the session. Threads: any.
-class RelaySession : public grpc::ServerWriteReactor<coordinator::RelayDown>,
+/// the same one, and a link's group only when the group changes. The applier also owns the session,
+/// until it has closed it.
+class RelaySession : public StreamWriter<coordinator::RelayDown>,
                      public DirectiveSink,
                      public std::enable_shared_from_this<RelaySession> {
  public:
@@ -44,13 +43,12 @@ class RelaySession : public grpc::ServerWriteReactor<coordinator::RelayDown>,
   /// Whether this node is attached through the session.
   bool Has(const std::string& node);
   /// Sends what has collected, unless a message is being sent.
-  void Flush();
+  void Flush() { Next(); }
 
   /// Of the session itself, which gets no directives: the applier closes it with all others.
   void Push(Epoch /*epoch*/, const Directive& /*directive*/) override {}
   void Close(const Status& why) override;
 
-  void OnWriteDone(bool ok) override;
   void OnCancel() override;
   void OnDone() override;
 
@@ -96,9 +94,11 @@ class RelaySession : public grpc::ServerWriteReactor<coordinator::RelayDown>,
   void EndLink(uint32_t link, const Status& why);
   void Answer(uint64_t call, const coordinator::ReportReply* reply);
   /// Moves what has collected into a message.
-  coordinator::RelayDown TakeMessage() HOLDFAST_REQUIRES(mutex_);
+  std::optional<coordinator::RelayDown> Take() override HOLDFAST_REQUIRES(mutex_);
+  void OnWritten() override;
   bool HasWork() const HOLDFAST_REQUIRES(mutex_);
-  void End();
+  /// Detaches the agents of the session, once.
+  void DetachAll();
 
   const uint64_t number_;
   const Owner owner_;
@@ -106,23 +106,16 @@ class RelaySession : public grpc::ServerWriteReactor<coordinator::RelayDown>,
   const Clock& clock_;
   const std::function<void()> dirty_;
   const std::function<void()> on_end_;
-  std::shared_ptr<RelaySession> self_;  // gRPC's reference
 
   Mutex forward_mutex_;  // one batch after the other
   uint64_t last_batch_ HOLDFAST_GUARDED_BY(forward_mutex_) = 0;
 
-  Mutex mutex_;
   std::unordered_map<uint32_t, Link> links_ HOLDFAST_GUARDED_BY(mutex_);
   std::map<std::string, uint32_t> nodes_ HOLDFAST_GUARDED_BY(mutex_);  // node → newest link
   coordinator::RelayDirective welcome_ HOLDFAST_GUARDED_BY(mutex_);
   std::vector<Waiting> waiting_ HOLDFAST_GUARDED_BY(mutex_);
   coordinator::RelayDown collected_ HOLDFAST_GUARDED_BY(mutex_);  // all but the directives
-  coordinator::RelayDown writing_message_;                        // while writing_
-  bool writing_ HOLDFAST_GUARDED_BY(mutex_) = false;
-  bool closing_ HOLDFAST_GUARDED_BY(mutex_) = false;
-  bool finished_ HOLDFAST_GUARDED_BY(mutex_) = false;
   bool ended_ HOLDFAST_GUARDED_BY(mutex_) = false;
-  grpc::Status end_ HOLDFAST_GUARDED_BY(mutex_);
 };
 
 }  // namespace holdfast::coord

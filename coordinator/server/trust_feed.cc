@@ -6,21 +6,26 @@
 #include <vector>
 
 #include "base/log.h"
+#include "coordinator/api/stream_writer.h"
 
 namespace holdfast::coord {
 namespace {
 constexpr std::chrono::seconds kTrustInterval(1);
 }  // namespace
 
-/// The stream of one agent: sends the newest message that it has not sent yet. gRPC owns it until
-/// the call ends, and the feed as long as the stream is open.
-class TrustFeed::Stream : public grpc::ServerWriteReactor<coordinator::Trust> {
+/// The stream of one agent: sends the newest message that it has not sent yet. The feed owns it,
+/// too, as long as the stream is open.
+class TrustFeed::Stream : public StreamWriter<coordinator::Trust> {
  public:
+  static std::shared_ptr<Stream> Make(std::string uri, int64_t not_before) {
+    const auto stream = std::make_shared<Stream>(std::move(uri), not_before);
+    stream->BelongToCall(stream);
+    return stream;
+  }
   Stream(std::string uri, int64_t not_before) : uri_(std::move(uri)), not_before_(not_before) {}
 
   const std::string& uri() const { return uri_; }
   int64_t not_before() const { return not_before_; }
-  void KeepFor(std::shared_ptr<Stream> self) { self_ = std::move(self); }
   bool closed() {
     MutexLock lock(mutex_);
     return closing_;
@@ -33,58 +38,17 @@ class TrustFeed::Stream : public grpc::ServerWriteReactor<coordinator::Trust> {
     }
     Next();
   }
-  void Close(const grpc::Status& why) {
-    {
-      MutexLock lock(mutex_);
-      if (closing_) return;
-      closing_ = true;
-      end_ = why;
-    }
-    Next();
-  }
-
-  void OnWriteDone(bool ok) override {
-    {
-      MutexLock lock(mutex_);
-      writing_ = false;
-      if (!ok) closing_ = true;
-    }
-    Next();
-  }
+  void Close(const grpc::Status& why) { End(why); }
   void OnCancel() override { Close(grpc::Status::CANCELLED); }
-  void OnDone() override { const std::shared_ptr<Stream> last = std::move(self_); }
 
  private:
-  /// Starts the next write, or ends the call. Without the lock, since gRPC's callbacks take it.
-  void Next() {
-    std::optional<grpc::Status> end;
-    {
-      MutexLock lock(mutex_);
-      if (writing_ || finished_) return;
-      if (closing_) {
-        finished_ = true;
-        end = end_;
-      } else if (next_) {
-        writing_ = true;
-        message_ = *std::exchange(next_, std::nullopt);
-      } else {
-        return;
-      }
-    }
-    if (end) return Finish(*end);
-    StartWrite(&message_);
+  std::optional<coordinator::Trust> Take() override HOLDFAST_REQUIRES(mutex_) {
+    return std::exchange(next_, std::nullopt);
   }
 
   const std::string uri_;
   const int64_t not_before_;
-  std::shared_ptr<Stream> self_;  // gRPC's reference
-  coordinator::Trust message_;    // in the write
-  Mutex mutex_;
   std::optional<coordinator::Trust> next_ HOLDFAST_GUARDED_BY(mutex_);
-  bool writing_ HOLDFAST_GUARDED_BY(mutex_) = false;
-  bool closing_ HOLDFAST_GUARDED_BY(mutex_) = false;
-  bool finished_ HOLDFAST_GUARDED_BY(mutex_) = false;
-  grpc::Status end_ HOLDFAST_GUARDED_BY(mutex_);
 };
 
 TrustFeed::TrustFeed(Applier& applier, Issuer& issuer, Clock& clock)
@@ -116,8 +80,7 @@ void TrustFeed::ReadNow() {
 
 grpc::ServerWriteReactor<coordinator::Trust>* TrustFeed::Watch(std::string uri,
                                                                int64_t not_before) {
-  auto stream = std::make_shared<Stream>(std::move(uri), not_before);
-  stream->KeepFor(stream);
+  const auto stream = Stream::Make(std::move(uri), not_before);
   Stream* raw = stream.get();
   bool stopping = false;
   std::optional<coordinator::Trust> first;
