@@ -74,6 +74,10 @@ std::string GetText(std::span<const char> field) {
   return {field.begin(), std::find(field.begin(), field.end(), '\0')};
 }
 
+Status StatusOf(const ReplyMessage& reply) {
+  return {ErrorFromNumber(reply.code), GetText(reply.text)};
+}
+
 Result<MessageHeader> CheckPacket(std::span<const std::byte> packet) {
   MessageHeader header;
   if (packet.size() < sizeof(header)) {

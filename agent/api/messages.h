@@ -204,6 +204,8 @@ inline constexpr size_t kMessageBytesMax = 2048;
 void PutText(std::span<char> field, std::string_view text);
 /// Returns the text of a received field, which may lack a NUL.
 std::string GetText(std::span<const char> field);
+/// Returns the outcome of a request.
+Status StatusOf(const ReplyMessage& reply);
 
 /// Returns the header of a received packet. InvalidArgument unless its magic is right, its type is
 /// known and its size is exactly that of the type.

@@ -23,14 +23,14 @@ Status AsGroupError(const Status& status) {
 
 /// Returns the chunks that are not done as ranges of consecutive chunks. Several members decode the
 /// ranges at the same time, so a long run of chunks is divided into a few.
-std::vector<ImageRange> RangesOf(std::span<const WantedChunk> chunks) {
+std::vector<WantedRange> RangesOf(std::span<const WantedChunk> chunks) {
   const uint64_t chunks_max = std::max(kRangeChunksMin, (chunks.size() + 3) / 4);
-  std::vector<ImageRange> ranges;
+  std::vector<WantedRange> ranges;
   for (const WantedChunk& chunk : chunks) {
     if (chunk.done) continue;
     const uint64_t begin = chunk.index * kChunkBytes;
     if (!ranges.empty()) {
-      ImageRange& last = ranges.back();
+      WantedRange& last = ranges.back();
       const bool follows = last.begin + last.into.size() == begin &&
                            last.into.data() + last.into.size() == chunk.into.data() &&
                            last.into.size() < chunks_max * kChunkBytes;
@@ -56,7 +56,7 @@ Result<ShardSeal> DecodedChunks::ReadSeal() {
 
 Status DecodedChunks::Read(const ShardSeal& seal, std::span<WantedChunk> chunks) {
   HOLDFAST_RETURN_IF_ERROR(CheckWanted(key_, seal, chunks));
-  const std::vector<ImageRange> ranges = RangesOf(chunks);
+  const std::vector<WantedRange> ranges = RangesOf(chunks);
   if (ranges.empty()) return Status::Ok();
   Cancellation cancellation;
   const GroupAccess access = reach_.To(*plan_, key_.job, key_.version, incarnation_, cancellation);

@@ -35,7 +35,7 @@ struct Share {
 };
 
 /// Adds the shares of a range of a rank's shard.
-void AddShares(const GroupPlan& plan, uint32_t position, Rank rank, const ImageRange& range,
+void AddShares(const GroupPlan& plan, uint32_t position, Rank rank, const WantedRange& range,
                std::vector<Share>& shares) {
   const StripeLayout& layout = plan.layout();
   const uint64_t begin = plan.RankBegin(position, rank) + range.begin;
@@ -53,7 +53,7 @@ void AddShares(const GroupPlan& plan, uint32_t position, Rank rank, const ImageR
 /// Adds the shares of a range of a parity shard: only its rows, split so that every decoder gets a
 /// share.
 void AddRowShares(const GroupPlan& plan, uint32_t position, size_t decoders,
-                  const ImageRange& range, std::vector<Share>& shares) {
+                  const WantedRange& range, std::vector<Share>& shares) {
   const StripeLayout& layout = plan.layout();
   for (uint32_t parity = 0; parity < layout.parity_count(); ++parity) {
     const uint32_t stripe = ParityImage::StripeOfRow(layout, position, parity);
@@ -218,7 +218,7 @@ Result<ShardSeal> FetchSeal(const GroupAccess& access, Rank rank, Clock::TimePoi
 }
 
 Status DecodeRanges(const GroupAccess& access, const ShardIdentity& identity,
-                    std::span<const ImageRange> ranges,
+                    std::span<const WantedRange> ranges,
                     const std::function<void(uint64_t)>& progress, Clock::TimePoint deadline) {
   const GroupPlan& plan = access.plan;
   const Rank rank = identity.rank;
@@ -229,7 +229,7 @@ Status DecodeRanges(const GroupAccess& access, const ShardIdentity& identity,
     return InvalidArgumentError("the group cannot decode " + ShardName(rank));
   }
   std::vector<Share> shares;
-  for (const ImageRange& range : ranges) {
+  for (const WantedRange& range : ranges) {
     if (!IsParity(rank)) {
       AddShares(plan, *position, rank, range, shares);
       continue;
@@ -240,7 +240,7 @@ Status DecodeRanges(const GroupAccess& access, const ShardIdentity& identity,
   HOLDFAST_RETURN_IF_ERROR(Fetch(access, decoders, progress, deadline).All(shares));
   if (!IsParity(rank)) return Status::Ok();
   HOLDFAST_ASSIGN_OR_RETURN(const ParityImage image, ParityImage::Make(plan, *position, identity));
-  const bool rows_only = std::all_of(ranges.begin(), ranges.end(), [&](const ImageRange& range) {
+  const bool rows_only = std::all_of(ranges.begin(), ranges.end(), [&](const WantedRange& range) {
     return range.begin + range.into.size() <= image.seals_begin();
   });
   Result<std::vector<ShardSeal>> seals = std::vector<ShardSeal>();
@@ -248,7 +248,7 @@ Status DecodeRanges(const GroupAccess& access, const ShardIdentity& identity,
   // If no parity shard is readable, the bytes were decoded from data shards only. These have seals.
   if (!seals) seals = CollectSeals(access, ReadDeadline(access, deadline));
   if (!seals) return seals.error();
-  for (const ImageRange& range : ranges) {
+  for (const WantedRange& range : ranges) {
     HOLDFAST_RETURN_IF_ERROR(image.FinishRange(range.begin, range.into, *seals));
   }
   return Status::Ok();
@@ -269,7 +269,7 @@ Result<ShardSeal> RebuildParity(const GroupAccess& access, uint32_t position, ui
   if (image.size() < parity.image_bytes()) {
     return Fail(InternalError("the slot is too small for the parity image"));
   }
-  const ImageRange full_range{0, image.first(parity.image_bytes())};
+  const WantedRange full_range{0, image.first(parity.image_bytes())};
   HOLDFAST_RETURN_IF_ERROR(
       DecodeRanges(access, seal.identity, {&full_range, 1}, progress, deadline));
   seal.image_bytes = parity.image_bytes();

@@ -14,7 +14,7 @@ namespace holdfast::agent {
 Result<ShardSeal> FetchSeal(const GroupAccess& access, Rank rank, Clock::TimePoint deadline);
 
 /// A requested range of a shard's image and its destination.
-struct ImageRange {
+struct WantedRange {
   uint64_t begin = 0;
   std::span<std::byte> into;
 };
@@ -24,7 +24,7 @@ struct ImageRange {
 /// compare the chunks with the shard's seal. `progress` gets the numbers of received bytes, from
 /// several threads. Blocks.
 Status DecodeRanges(const GroupAccess& access, const ShardIdentity& identity,
-                    std::span<const ImageRange> ranges,
+                    std::span<const WantedRange> ranges,
                     const std::function<void(uint64_t)>& progress, Clock::TimePoint deadline);
 
 /// Rebuilds the parity shard of the member at `position` in `image`, with the same bytes that

@@ -23,8 +23,6 @@ constexpr size_t kPieceBytes = 512 << 10;
 // How long to wait for the refusal of a peer that is slow to close the connection.
 constexpr auto kRefusalWait = std::chrono::seconds(1);
 
-bool IsRetry(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
-
 }  // namespace
 
 Channel::Channel(UniqueFd socket, std::string peer, const Clock& clock)

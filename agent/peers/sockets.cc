@@ -226,6 +226,8 @@ void DisableDelay(int socket) {
   ::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 }
 
+bool IsRetry(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
+
 int PollMsUntil(Clock::TimePoint deadline, const Clock& clock) {
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - clock.Now()).count();
   return static_cast<int>(std::clamp<int64_t>(left, 0, 1 << 30));

@@ -20,6 +20,9 @@ Result<UniqueFd> ConnectTo(const Endpoint& address, Clock::TimePoint deadline, c
 /// socket.
 void DisableDelay(int socket);
 
+/// Returns whether a call on a non-blocking socket that failed with `error` may succeed later.
+bool IsRetry(int error);
+
 /// Returns the time until `deadline` in milliseconds, rounded up, for poll(); 0 when the deadline
 /// has passed.
 int PollMsUntil(Clock::TimePoint deadline, const Clock& clock);

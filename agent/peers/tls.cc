@@ -15,6 +15,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "agent/peers/sockets.h"
 #include "base/certificates/certificate.h"
 #include "base/log.h"
 
@@ -48,8 +49,6 @@ bool BeginsWithFrame(int socket) {
   char begin = 0;
   return ::recv(socket, &begin, 1, MSG_PEEK | MSG_DONTWAIT) == 1 && begin == kFrameBegin;
 }
-
-bool IsRetry(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
 
 /// Sends the records that wait. Returns false when some still do: errno has the reason.
 bool SendRecords(TlsSocket& to) {

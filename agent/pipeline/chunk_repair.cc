@@ -77,13 +77,6 @@ class GoodChunks {
   std::optional<SourceSelector> selector_;
 };
 
-Status CheckDigest(const PrepareTask& prepare, const ShardSeal& seal) {
-  if (prepare.digest == 0 || prepare.digest == seal.digest()) return Status::Ok();
-  return DataLossError(
-      fmt::format("the replica of {} has digest {:016x}, the committed one {:016x}",
-                  ToString(prepare.identity.key()), seal.digest(), prepare.digest));
-}
-
 void LogRepaired(const ShardSeal& seal, Tier tier, size_t chunks, uint64_t decoded) {
   Log(LogLevel::kInfo, "ShardChunksRepaired",
       {Kv("shard", ToString(seal.identity.key())), Kv("tier", ToString(tier)), Kv("chunks", chunks),
@@ -130,7 +123,7 @@ Result<std::vector<uint64_t>> BadChunksOnDisk(const Volume& volume, const ShardK
 Status RepairInMemory(const RestoreTools& tools, RankSlots& slots, const PrepareTask& prepare,
                       uint32_t slot) {
   HOLDFAST_ASSIGN_OR_RETURN(const ShardSeal seal, slots.segment().seal(slot));
-  HOLDFAST_RETURN_IF_ERROR(CheckDigest(prepare, seal));
+  HOLDFAST_RETURN_IF_ERROR(CheckDigest(seal, prepare.digest));
   HOLDFAST_ASSIGN_OR_RETURN(const auto bad, BadChunksInMemory(slots.segment(), slot));
   GoodChunks good(tools, prepare, seal, Tier::kDisk);
   const std::span<std::byte> image = slots.segment().slot(slot);
@@ -150,7 +143,7 @@ Status RepairInMemory(const RestoreTools& tools, RankSlots& slots, const Prepare
 Status RepairOnDisk(const RestoreTools& tools, const PrepareTask& prepare) {
   const ShardKey key = prepare.identity.key();
   HOLDFAST_ASSIGN_OR_RETURN(const ShardSeal seal, tools.volume.ReadSeal(key));
-  HOLDFAST_RETURN_IF_ERROR(CheckDigest(prepare, seal));
+  HOLDFAST_RETURN_IF_ERROR(CheckDigest(seal, prepare.digest));
   HOLDFAST_ASSIGN_OR_RETURN(const auto bad, BadChunksOnDisk(tools.volume, key));
   GoodChunks good(tools, prepare, seal, Tier::kMemory);
   HOLDFAST_RETURN_IF_ERROR(good.Read(bad, [&](uint64_t chunk, std::span<const std::byte> bytes) {

@@ -79,18 +79,11 @@ Status AsDiskError(const Status& status) {
   return status.code() == ErrorCode::kNotFound ? UnavailableError(status.message()) : status;
 }
 
-Status CheckReadDigest(const PrepareTask& prepare, const ShardSeal& seal) {
-  if (prepare.digest == 0 || prepare.digest == seal.digest()) return Status::Ok();
-  return DataLossError(fmt::format("{} was read with digest {:016x}; the committed one is {:016x}",
-                                   ToString(prepare.identity.key()), seal.digest(),
-                                   prepare.digest));
-}
-
 /// Decodes a window of a parity shard and adds its checksums to the seal, which no other member
 /// has.
 Status DecodeParityWindow(const RestoreTools& tools, const PrepareTask& prepare, ShardSeal& seal,
                           uint64_t begin, std::span<std::byte> window) {
-  std::vector<ImageRange> ranges;
+  std::vector<WantedRange> ranges;
   for (uint64_t at = 0; at < window.size(); at += kRangeBytes) {
     ranges.push_back(
         {begin + at, window.subspan(at, std::min<uint64_t>(kRangeBytes, window.size() - at))});
@@ -123,7 +116,7 @@ Status RebuildOnDisk(const RestoreTools& tools, const PrepareTask& prepare) {
   const ShardIdentity& identity = prepare.identity;
   HOLDFAST_ASSIGN_OR_RETURN(const auto source, SourceOf(tools, prepare));
   HOLDFAST_ASSIGN_OR_RETURN(ShardSeal seal, ExpectedSeal(*source, prepare, tools));
-  if (!IsParity(identity.rank)) HOLDFAST_RETURN_IF_ERROR(CheckReadDigest(prepare, seal));
+  if (!IsParity(identity.rank)) HOLDFAST_RETURN_IF_ERROR(CheckDigest(seal, prepare.digest));
   // The coordinator repeats the directive. Peers must not send a shard each time while this node
   // has no room for it.
   if (tools.volume.FreeBytes() < seal.image_bytes) {
@@ -154,7 +147,7 @@ Status RebuildOnDisk(const RestoreTools& tools, const PrepareTask& prepare) {
     if (!written) return AsDiskError(written.error());
     for (const auto& [begin, end] : *written) memory.Drop(begin, end);
   }
-  HOLDFAST_RETURN_IF_ERROR(CheckReadDigest(prepare, seal));
+  HOLDFAST_RETURN_IF_ERROR(CheckDigest(seal, prepare.digest));
   HOLDFAST_RETURN_IF_ERROR(AsDiskError(writer->Publish(seal)));
   Log(LogLevel::kInfo, "ShardRebuilt",
       {Kv("shard", ToString(identity.key())), Kv("from", source->where()),

@@ -32,13 +32,6 @@ constexpr std::chrono::minutes kRebuildTime(5);
 constexpr uint64_t kChunksPerChecker = 128;  // minimum per thread: 128 MiB
 constexpr uint64_t kCheckersMax = 4;
 
-Status CheckDigest(const PrepareTask& prepare, const ShardSeal& seal) {
-  if (prepare.digest == 0 || prepare.digest == seal.digest()) return Status::Ok();
-  return Status(ErrorCode::kDataLoss,
-                fmt::format("the replica of {} has digest {:016x}, the committed one {:016x}",
-                            ToString(prepare.identity.key()), seal.digest(), prepare.digest));
-}
-
 // Restores from the slot that already has the version, after a repair of its bad chunks. Returns
 // nullopt when another source must be tried.
 std::optional<Status> UseSlotInMemory(const RestoreTools& tools, RankSlots& slots,
@@ -51,7 +44,7 @@ std::optional<Status> UseSlotInMemory(const RestoreTools& tools, RankSlots& slot
     status = seal.error();
     tools.damage.OnLost(key, Tier::kMemory, status);
   } else {
-    status = CheckDigest(prepare, *seal);
+    status = CheckDigest(*seal, prepare.digest);
     if (!status.ok()) {
       tools.damage.OnLost(key, Tier::kMemory, status);
     } else if (status = VerifySlot(slots.segment(), *slot); !status.ok()) {
@@ -221,7 +214,7 @@ Status RebuildParityInSlot(const RestoreTools& tools, RankSlots& slots,
                                 access, *position, identity.world, filling.memory(),
                                 [](uint64_t) { HOLDFAST_CRASH_POINT("agent.mid_restore"); },
                                 tools.clock, tools.clock.Now() + kRebuildTime));
-  HOLDFAST_RETURN_IF_ERROR(CheckDigest(prepare, seal));
+  HOLDFAST_RETURN_IF_ERROR(CheckDigest(seal, prepare.digest));
   LogDecoded(seal);
   return SealFilled(tools, slots, prepare, filling, seal);
 }
@@ -252,7 +245,7 @@ void ReportBadOnDisk(const RestoreTools& tools, const ShardKey& key, const Statu
 Status UseShardOnDisk(const RestoreTools& tools, const PrepareTask& prepare) {
   const ShardKey key = prepare.identity.key();
   HOLDFAST_ASSIGN_OR_RETURN(const ShardSeal stored, tools.volume.ReadSeal(key));
-  Status status = CheckDigest(prepare, stored);
+  Status status = CheckDigest(stored, prepare.digest);
   const bool wrong_digest = !status.ok();
   if (status.ok()) status = tools.volume.VerifyShard(key, /*deep=*/true);
   if (status.ok()) {
@@ -276,7 +269,7 @@ Status PublishFromMemory(const RestoreTools& tools, RankSlots& slots, const Prep
   HOLDFAST_ASSIGN_OR_RETURN(const uint32_t slot, slots.pins().Pin(key.version));
   const auto publish = [&]() -> Status {
     HOLDFAST_ASSIGN_OR_RETURN(const ShardSeal seal, slots.segment().seal(slot));
-    Status status = CheckDigest(prepare, seal);
+    Status status = CheckDigest(seal, prepare.digest);
     if (!status.ok()) {
       tools.damage.OnLost(key, Tier::kMemory, status);
       return NotFoundError(status.message());

@@ -24,11 +24,8 @@ Result<std::unique_ptr<ShardChunks>> OpenOnDisk(const RestoreTools& tools,
     tools.link.Report(RemovedReplica{key, Tier::kDisk});
   }
   if (!chunks) return chunks;
-  const ShardSeal& seal = (*chunks)->seal();
-  if (prepare.digest == 0 || prepare.digest == seal.digest()) return chunks;
-  return Fail(DataLossError(
-      fmt::format("the replica of {} on disk has digest {:016x}, the committed one {:016x}",
-                  ToString(key), seal.digest(), prepare.digest)));
+  HOLDFAST_RETURN_IF_ERROR(CheckDigest((*chunks)->seal(), prepare.digest));
+  return chunks;
 }
 
 /// Every failure to write is a failure of the tier. NotFound, for example, means that a directory

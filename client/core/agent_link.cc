@@ -48,10 +48,6 @@ Message As(std::span<const std::byte> bytes) {
   return message;
 }
 
-Status StatusOf(const agent::ReplyMessage& reply) {
-  return {ErrorFromNumber(reply.code), agent::GetText(reply.text)};
-}
-
 /// The error for a peer that does not speak this library's protocol.
 Status ProtocolError(const std::string& path, const Status& why) {
   return UnavailableError("what listens on " + path +

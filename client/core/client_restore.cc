@@ -13,12 +13,6 @@ namespace {
 constexpr auto kRetryPause = std::chrono::milliseconds(200);
 // The agent observes the time-out. Its answer may take this much longer.
 constexpr auto kAnswerSlack = std::chrono::milliseconds(1000);
-
-uint64_t MillisecondsUntil(MonotonicTime deadline) {
-  auto left =
-      std::chrono::duration_cast<std::chrono::milliseconds>(deadline - MonotonicNow()).count();
-  return left > 0 ? static_cast<uint64_t>(left) : 0;
-}
 }  // namespace
 
 /// While one exists, the worker does not populate the mapping.
@@ -89,7 +83,7 @@ Result<RestoredState> Client::RestoreOnce(std::optional<VersionId> wanted, Monot
     return Fail(reply.error());
   }
   if (reply->code != 0) {
-    Status status(ErrorFromNumber(reply->code), agent::GetText(reply->text));
+    Status status = StatusOf(*reply);
     *again = status.code() == ErrorCode::kUnavailable;
     return Fail(status);
   }

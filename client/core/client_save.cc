@@ -151,7 +151,7 @@ Result<uint32_t> Client::LeaseSlot(SaveTask& task, const AgentLink::Use& use,
       state = SaveState::kSkipped;
     }
   } else if (reply->code != 0) {
-    status = Status(ErrorFromNumber(reply->code), agent::GetText(reply->text));
+    status = StatusOf(*reply);
     if (status.code() == ErrorCode::kResourceExhausted) {
       state = SaveState::kSkipped;
       raise = false;

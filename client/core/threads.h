@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <thread>
 
@@ -16,6 +17,13 @@ inline MonotonicTime After(uint64_t timeout_ms) {
   // Long enough for any caller, short enough not to overflow.
   constexpr uint64_t kLongest = 1000ULL * 60 * 60 * 24 * 365;
   return MonotonicNow() + std::chrono::milliseconds(timeout_ms < kLongest ? timeout_ms : kLongest);
+}
+
+/// Returns the time until `deadline`; 0 when it has passed.
+inline uint64_t MillisecondsUntil(MonotonicTime deadline) {
+  const auto left =
+      std::chrono::duration_cast<std::chrono::milliseconds>(deadline - MonotonicNow()).count();
+  return left > 0 ? static_cast<uint64_t>(left) : 0;
 }
 
 /// Starts a thread that receives none of the process's signals. `name` has at most 15 characters.

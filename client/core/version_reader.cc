@@ -21,16 +21,6 @@ constexpr auto kRetryPause = std::chrono::milliseconds(200);
 constexpr auto kAnswerSlack = std::chrono::milliseconds(1000);
 // The shape of a scalar.
 constexpr uint64_t kNoDimensions[1] = {0};
-
-uint64_t MillisecondsUntil(MonotonicTime deadline) {
-  auto left =
-      std::chrono::duration_cast<std::chrono::milliseconds>(deadline - MonotonicNow()).count();
-  return left > 0 ? static_cast<uint64_t>(left) : 0;
-}
-
-Status StatusOf(const agent::ReplyMessage& reply) {
-  return {ErrorFromNumber(reply.code), agent::GetText(reply.text)};
-}
 }  // namespace
 
 WindowMapping::~WindowMapping() {

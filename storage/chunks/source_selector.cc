@@ -36,14 +36,13 @@ Status SourceSelector::CheckSeal(const ShardSeal& seal, const ChunkSource& sourc
   if (seal.identity.key() != key_) {
     return DataLossError(fmt::format("it has the seal of {}", ToString(seal.identity.key())));
   }
-  if (digest_ == 0 || seal.digest() == digest_) return Status::Ok();
-  const Status wrong = DataLossError(fmt::format(
-      "the replica has digest {:016x}, the committed one {:016x}", seal.digest(), digest_));
+  const Status digest = CheckDigest(seal, digest_);
+  if (digest.ok()) return digest;
   // No chunk of another image is of use, not even for a decode.
   if (const auto tier = source.local_tier()) {
-    damage_.OnLost(key_, *tier, wrong.WithContext(source.where()));
+    damage_.OnLost(key_, *tier, digest.WithContext(source.where()));
   }
-  return wrong;
+  return digest;
 }
 
 void SourceSelector::Note(Candidate& candidate, const Status& status, Status& errors) {

@@ -198,4 +198,11 @@ Result<ShardSeal> DecodeSeal(std::span<const std::byte> bytes) {
   return seal;
 }
 
+Status CheckDigest(const ShardSeal& seal, uint64_t committed) {
+  if (committed == 0 || committed == seal.digest()) return Status::Ok();
+  return DataLossError(
+      fmt::format("the replica of {} has digest {:016x}, the committed one {:016x}",
+                  ToString(seal.identity.key()), seal.digest(), committed));
+}
+
 }  // namespace holdfast

@@ -56,4 +56,7 @@ std::string EncodeSeal(const ShardSeal& seal);
 /// do not cover the image exactly. Unsupported for an intact record of a newer format.
 Result<ShardSeal> DecodeSeal(std::span<const std::byte> bytes);
 
+/// Returns OK if the seal has the digest of the committed replica; 0: any. DataLoss otherwise.
+Status CheckDigest(const ShardSeal& seal, uint64_t committed);
+
 }  // namespace holdfast

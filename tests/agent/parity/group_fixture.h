@@ -208,7 +208,7 @@ class Group {
                              network_, cancellation,     Clock::Real()};
     const uint64_t begin = chunk * kChunkBytes;
     std::vector<std::byte> bytes(std::min(kChunkBytes, shard.bytes.size() - begin));
-    const ImageRange range{begin, bytes};
+    const WantedRange range{begin, bytes};
     HOLDFAST_RETURN_IF_ERROR(DecodeRanges(
         access, shard.seal.identity, {&range, 1}, [](uint64_t) {},
         Clock::Real().Now() + std::chrono::seconds(30)));
@@ -298,7 +298,7 @@ class Group {
         const Shard& original = node->shards.at(rank.rank);
         if (seal != original.seal) return InternalError("the rebuilt seal differs");
         std::vector<std::byte> image(seal.image_bytes);
-        const ImageRange all{0, image};
+        const WantedRange all{0, image};
         HOLDFAST_RETURN_IF_ERROR(DecodeRanges(
             access, seal.identity, {&all, 1}, [](uint64_t) {}, deadline));
         const uint64_t bad = FirstBadChunk(image, seal.chunk_crcs);
