@@ -23,9 +23,6 @@ constexpr int64_t kReportTimeoutMs = 5'000;
 constexpr int64_t kJoinTimeoutMs = 5'000;
 constexpr int64_t kPlacesTimeoutMs = 10'000;
 constexpr int64_t kObserveTimeoutMs = 1'000;
-// JoinRequest.start
-constexpr uint32_t kStartNew = 1;
-constexpr uint32_t kStartReturn = 2;
 constexpr std::chrono::milliseconds kSilentStream(50);
 // With several coordinators: a coordinator that is silent for kSearchAfterMs may be replaced.
 constexpr int64_t kSearchAfterMs = 700;
@@ -561,14 +558,7 @@ void GrpcCoordinatorLink::Join(const JoinRequest& request,
   auto call = std::make_shared<Call<pb::JoinRequest, pb::JoinReply>>();
   call->request.set_node(options_.node);
   call->request.set_agent_start(options_.agent_start);
-  call->request.set_job(request.job);
-  call->request.set_run_id(request.run_id);
-  call->request.set_rank(request.rank.value);
-  call->request.set_world(request.world);
-  call->request.set_uid(request.uid);
-  call->request.set_slot_bytes(request.slot_bytes);
-  call->request.set_start(request.joined_before ? kStartReturn : kStartNew);
-  call->request.set_incarnation_before(request.joined_before.value_or(Incarnation{}).value);
+  coord::ToProto(request, &call->request);
   call->context.set_deadline(After(kJoinTimeoutMs));
   if (!BeginCall(&call->context)) {
     done(Fail(CancelledError("the agent is stopping")));
@@ -597,11 +587,7 @@ void GrpcCoordinatorLink::DecideRestore(const RestoreRequest& request,
                                         std::function<void(Result<RestoreDecision>)> done) {
   auto call = std::make_shared<Call<pb::DecideRestoreRequest, pb::DecideRestoreReply>>();
   call->request.set_node(options_.node);
-  call->request.set_job(request.job);
-  call->request.set_incarnation(request.incarnation.value);
-  call->request.set_rank(request.rank.value);
-  coord::ToProto(request.wanted.value_or(VersionId{}), call->request.mutable_wanted());
-  call->request.set_reshard(request.reshard);
+  coord::ToProto(request, &call->request);
   call->context.set_deadline(After(request.timeout_ms));
   if (!BeginCall(&call->context)) {
     done(Fail(CancelledError("the agent is stopping")));

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "base/endpoint.h"
+#include "base/job_name.h"
 #include "coordinator/api/tier_fields.h"
 #include "coordinator/contract/limits.h"
 #include "coordinator/contract/text.h"
@@ -18,6 +19,9 @@ namespace holdfast::coord {
 namespace {
 constexpr int kLabelsMax = 64;
 constexpr size_t kLabelBytesMax = 256;
+// JoinRequest.start
+constexpr uint32_t kStartNew = 1;
+constexpr uint32_t kStartReturn = 2;
 
 /// Accepts the rank of a trainer below `world`, or of a parity shard.
 Status CheckRank(uint32_t rank, uint32_t world) {
@@ -504,6 +508,66 @@ void ToProto(const RemoveVersion& directive, pb::RemoveVersion* out) {
   out->set_job(directive.job);
   ToProto(directive.version, out->mutable_version());
   out->set_tier(static_cast<uint32_t>(directive.tier));
+}
+
+Result<JoinRequest> FromProto(const pb::JoinRequest& request) {
+  HOLDFAST_RETURN_IF_ERROR(ValidateJobName(request.job()));
+  if (request.run_id().empty() || request.run_id().size() > kRunIdBytesMax) {
+    return Fail(InvalidArgumentError(
+        fmt::format("a run ID has 1 to {} bytes; this one has {}. All ranks of one start of a job "
+                    "pass the same run ID, and each start a new one",
+                    kRunIdBytesMax, request.run_id().size())));
+  }
+  if (request.slot_bytes() > kSlotBytesMax) {
+    return Fail(InvalidArgumentError(
+        fmt::format("slots of {} bytes; the limit is {}", request.slot_bytes(), kSlotBytesMax)));
+  }
+  if (request.start() > kStartReturn) {
+    return Fail(InvalidArgumentError(
+        fmt::format("unknown start {} of a process; use 0 to {}", request.start(), kStartReturn)));
+  }
+  JoinRequest join;
+  join.job = request.job();
+  join.run_id = request.run_id();
+  join.rank = Rank{request.rank()};
+  join.world = request.world();
+  join.uid = request.uid();
+  join.slot_bytes = request.slot_bytes();
+  if (request.start() == kStartReturn && request.incarnation_before() != 0) {
+    join.joined_before = Incarnation{request.incarnation_before()};
+  }
+  return join;
+}
+
+void ToProto(const JoinRequest& request, pb::JoinRequest* out) {
+  out->set_job(request.job);
+  out->set_run_id(request.run_id);
+  out->set_rank(request.rank.value);
+  out->set_world(request.world);
+  out->set_uid(request.uid);
+  out->set_slot_bytes(request.slot_bytes);
+  out->set_start(request.joined_before ? kStartReturn : kStartNew);
+  out->set_incarnation_before(request.joined_before.value_or(Incarnation{}).value);
+}
+
+Result<RestoreRequest> FromProto(const pb::DecideRestoreRequest& request) {
+  HOLDFAST_RETURN_IF_ERROR(ValidateName("job", request.job()));
+  RestoreRequest restore;
+  restore.job = request.job();
+  restore.incarnation = Incarnation{request.incarnation()};
+  restore.rank = Rank{request.rank()};
+  const VersionId wanted = FromProto(request.wanted());
+  if (wanted.incarnation.value != 0) restore.wanted = wanted;
+  restore.reshard = request.reshard();
+  return restore;
+}
+
+void ToProto(const RestoreRequest& request, pb::DecideRestoreRequest* out) {
+  out->set_job(request.job);
+  out->set_incarnation(request.incarnation.value);
+  out->set_rank(request.rank.value);
+  ToProto(request.wanted.value_or(VersionId{}), out->mutable_wanted());
+  out->set_reshard(request.reshard);
 }
 
 Result<VersionPlaces> FromProto(const pb::PlanRestoreReply& reply) {

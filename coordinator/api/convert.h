@@ -64,6 +64,12 @@ void ToProto(const ArenaUse& use, pb::ArenaUse* out);
 Result<TierWanted> FromProto(const pb::TierWanted& wanted);
 void ToProto(const TierWanted& wanted, pb::TierWanted* out);
 
+/// `out` gets no node. The request of an older agent, whose `start` is 0, has no joined_before.
+Result<JoinRequest> FromProto(const pb::JoinRequest& request);
+void ToProto(const JoinRequest& request, pb::JoinRequest* out);
+/// `out` gets no node, and the result no timeout.
+Result<RestoreRequest> FromProto(const pb::DecideRestoreRequest& request);
+void ToProto(const RestoreRequest& request, pb::DecideRestoreRequest* out);
 Result<VersionPlaces> FromProto(const pb::PlanRestoreReply& reply);
 Result<RestoreDecision> FromProto(const pb::DecideRestoreReply& reply);
 

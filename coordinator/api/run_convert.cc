@@ -12,7 +12,6 @@
 
 namespace holdfast::coord {
 namespace {
-constexpr size_t kRunIdBytesMax = 128;
 constexpr uint32_t kNodesMax = 1U << 16;
 constexpr uint32_t kRestartsMax = 1'000'000;
 constexpr int64_t kGraceMsMax = 3'600'000;

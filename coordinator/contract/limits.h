@@ -12,6 +12,8 @@ namespace holdfast {
 
 /// Largest incarnation and largest step. Each has a successor, and both fit in an int64_t.
 inline constexpr uint64_t kVersionNumberMax = (uint64_t{1} << 63) - 2;
+/// Most bytes of a run ID.
+inline constexpr size_t kRunIdBytesMax = 128;
 /// Most bytes of a text in a report: why a replica failed, which chunk is damaged, or an outcome.
 inline constexpr size_t kReportTextBytesMax = 4096;
 

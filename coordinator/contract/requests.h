@@ -22,6 +22,7 @@ struct JoinRequest {
   uint64_t slot_bytes = 0;  // upper bound on the size of a shard of this rank
   /// The incarnation that this process joined before.
   std::optional<Incarnation> joined_before;
+  bool operator==(const JoinRequest&) const = default;
 };
 
 /// A trainer asks which version to restore.
@@ -31,7 +32,10 @@ struct RestoreRequest {
   Rank rank;
   std::optional<VersionId> wanted;  // empty: the newest restorable
   int64_t timeout_ms = 0;
-  bool reshard = false;  // the rank reads parts of all shards; nothing is prepared
+  /// The rank reads what it needs from all ranks' shards, on any nodes. No shard is prepared, and
+  /// the version may have been saved in another world size.
+  bool reshard = false;
+  bool operator==(const RestoreRequest&) const = default;
 };
 
 struct RestoreDecision {

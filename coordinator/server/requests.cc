@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "base/endpoint.h"
-#include "base/job_name.h"
 #include "coordinator/api/convert.h"
 #include "coordinator/api/run_convert.h"
 #include "coordinator/contract/limits.h"
@@ -15,7 +14,6 @@ namespace holdfast::coord {
 namespace {
 constexpr size_t kWarningsMax = 64;
 constexpr size_t kWarningBytesMax = 1024;
-constexpr size_t kRunIdBytesMax = 128;
 constexpr size_t kAddressBytesMax = 256;
 constexpr size_t kLocalRanksMax = 65'536;
 constexpr size_t kTestedPartsMax = 64;
@@ -144,33 +142,19 @@ std::optional<SelfTested> SelfTestedOf(const pb::ReportRequest& request, uint64_
 
 Result<RankJoined> ReadJoin(const pb::JoinRequest& request) {
   HOLDFAST_RETURN_IF_ERROR(ValidateName("node", request.node()));
-  HOLDFAST_RETURN_IF_ERROR(ValidateJobName(request.job()));
-  if (request.run_id().empty() || request.run_id().size() > kRunIdBytesMax) {
-    return Fail(InvalidArgumentError(
-        fmt::format("a run ID has 1 to {} bytes; this one has {}. All ranks of one start of a job "
-                    "pass the same run ID, and each start a new one",
-                    kRunIdBytesMax, request.run_id().size())));
-  }
-  RankJoined event;
+  HOLDFAST_ASSIGN_OR_RETURN(JoinRequest join, FromProto(request));
+  RankJoined event{std::move(join)};
   event.node = request.node();
   event.agent_start = request.agent_start();
-  event.job = request.job();
-  event.run_id = request.run_id();
-  event.rank = Rank{request.rank()};
-  event.world = request.world();
-  event.uid = request.uid();
-  if (request.slot_bytes() > kSlotBytesMax) {
-    return Fail(InvalidArgumentError(
-        fmt::format("slots of {} bytes; the limit is {}", request.slot_bytes(), kSlotBytesMax)));
-  }
-  event.slot_bytes = request.slot_bytes();
-  if (request.start() > static_cast<uint32_t>(JoinStart::kReturn)) {
-    return Fail(InvalidArgumentError(fmt::format("unknown start {} of a process; use 0 to {}",
-                                                 request.start(),
-                                                 static_cast<uint32_t>(JoinStart::kReturn))));
-  }
-  event.start = static_cast<JoinStart>(request.start());
-  event.incarnation_before = Incarnation{request.incarnation_before()};
+  event.may_have_joined = request.start() == 0;
+  return event;
+}
+
+Result<RestoreRequested> ReadRestore(const pb::DecideRestoreRequest& request) {
+  HOLDFAST_RETURN_IF_ERROR(ValidateName("node", request.node()));
+  HOLDFAST_ASSIGN_OR_RETURN(RestoreRequest restore, FromProto(request));
+  RestoreRequested event{std::move(restore)};
+  event.node = request.node();
   return event;
 }
 

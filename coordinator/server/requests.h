@@ -21,5 +21,6 @@ Result<NodeReported> ReadReport(const coordinator::ReportRequest& request);
 /// parts if the agent cannot test its node; nullopt otherwise. `number` 0: no test is due.
 std::optional<SelfTested> SelfTestedOf(const coordinator::ReportRequest& request, uint64_t number);
 Result<RankJoined> ReadJoin(const coordinator::JoinRequest& request);
+Result<RestoreRequested> ReadRestore(const coordinator::DecideRestoreRequest& request);
 
 }  // namespace holdfast::coord

@@ -102,22 +102,14 @@ grpc::ServerUnaryReactor* CoordinatorService::Join(grpc::CallbackServerContext* 
 grpc::ServerUnaryReactor* CoordinatorService::DecideRestore(grpc::CallbackServerContext* context,
                                                             const pb::DecideRestoreRequest* request,
                                                             pb::DecideRestoreReply* reply) {
-  Status status = ValidateName("node", request->node());
-  if (status.ok()) status = ValidateName("job", request->job());
-  if (status.ok()) status = CheckNode(*context, request->node());
-  if (!status.ok()) return ReplyOutcome(context, reply, status);
-  RestoreRequested event;
-  event.request = applier_.NextId();
-  event.node = request->node();
-  event.job = request->job();
-  event.incarnation = Incarnation{request->incarnation()};
-  event.rank = Rank{request->rank()};
-  event.wanted = FromProto(request->wanted());
-  event.reshard = request->reshard();
-  auto call = std::make_unique<WaitingCall>(
-      [this, id = event.request] { applier_.Submit(RestoreAbandoned{id}); });
+  auto event = ReadRestore(*request);
+  if (!event) return ReplyOutcome(context, reply, event.error());
+  const Status own = CheckNode(*context, request->node());
+  if (!own.ok()) return ReplyOutcome(context, reply, own);
+  const RequestId id = event->request = applier_.NextId();
+  auto call = std::make_unique<WaitingCall>([this, id] { applier_.Submit(RestoreAbandoned{id}); });
   WaitingCall* raw = call.release();  // deletes itself in OnDone
-  applier_.Submit(event, event.request, [raw, reply](const Reply* answer) {
+  applier_.Submit(*std::move(event), id, [raw, reply](const Reply* answer) {
     if (!raw->Claim()) return;
     if (answer == nullptr) return raw->Finish(StateUnknown());
     ToProto(answer->outcome, reply->mutable_outcome());

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "coordinator/contract/directives.h"
 #include "coordinator/contract/reports.h"
+#include "coordinator/contract/requests.h"
 #include "coordinator/state/identity_records.h"
 #include "coordinator/state/records.h"
 #include "coordinator/state/run_records.h"
@@ -82,37 +83,17 @@ struct NodeReported {
   AttachId attach = 0;
 };
 
-/// Whether the process that joins has joined before, as its agent reports it.
-enum class JoinStart : uint8_t {
-  kUnknown = 0,
-  kNew = 1,     // first join
-  kReturn = 2,  // joined before: its connection was cut, or the process opened another client
-};
-
-struct RankJoined {
+struct RankJoined : JoinRequest {
   RequestId request = 0;
-  std::string node;
+  std::string node = {};
   uint64_t agent_start = 0;
-  std::string job;
-  std::string run_id;
-  Rank rank;
-  uint32_t world = 0;
-  uint32_t uid = 0;
-  uint64_t slot_bytes = 0;  // size of one of the rank's slots; 0: unknown
-  JoinStart start = JoinStart::kUnknown;
-  Incarnation incarnation_before = {};  // with kReturn: the incarnation that it joined before
+  /// An older agent, which does not report whether the process joined before.
+  bool may_have_joined = false;
 };
 
-struct RestoreRequested {
+struct RestoreRequested : RestoreRequest {
   RequestId request = 0;
-  std::string node;
-  std::string job;
-  Incarnation incarnation;
-  Rank rank;
-  VersionId wanted;  // incarnation 0: the newest restorable version
-  /// The rank reads what it needs from all ranks' shards, on any nodes. No shard is prepared, and
-  /// the version may have been saved in another world size.
-  bool reshard = false;
+  std::string node = {};
 };
 
 /// The caller of a RestoreRequested no longer waits.

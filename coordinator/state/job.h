@@ -214,15 +214,15 @@ struct RestoreWaiter {
   RequestId request = 0;
   Rank rank;
   Clock::TimePoint since;
-  bool reshard = false;   // see RestoreRequested
-  VersionId wanted = {};  // for a rollback; incarnation 0: the newest
+  bool reshard = false;                  // see RestoreRequest
+  std::optional<VersionId> wanted = {};  // for a rollback; empty: the newest
 };
 
 /// The restore of the current incarnation: prepared in advance, then decided once.
 struct RestorePlan {
   bool open = false;
   VersionId candidate;  // incarnation 0: none
-  VersionId wanted;
+  std::optional<VersionId> wanted;
   std::vector<RestoreTask> tasks;  // by rank
   uint32_t ready = 0;
   std::vector<RestoreWaiter> waiters;

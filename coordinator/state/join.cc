@@ -15,8 +15,8 @@ namespace holdfast::coord {
 namespace {
 /// Whether the process joined an incarnation with this run ID before.
 bool IsPartOfRun(const Job& job, const RankJoined& event) {
-  if (event.start != JoinStart::kReturn || event.incarnation_before.value == 0) return false;
-  auto before = job.lineages.find(event.incarnation_before);
+  if (!event.joined_before) return false;
+  auto before = job.lineages.find(*event.joined_before);
   return before == job.lineages.end() || before->second.run_id == event.run_id;
 }
 
@@ -43,9 +43,9 @@ Status CheckJoin(Context& context, const RankJoined& event, NodeIndex& index) {
 /// and steps were saved. Without saved steps no new incarnation is needed.
 bool IsNewStart(const Job& job, const RankJoined& event) {
   if (job.lineage().run_id != event.run_id) return false;
-  if (event.start == JoinStart::kUnknown) return false;
+  if (event.may_have_joined) return false;
   // A higher incarnation than the current one is of a start that this store has no record of.
-  if (IsPartOfRun(job, event)) return event.incarnation_before > job.incarnation;
+  if (IsPartOfRun(job, event)) return event.joined_before > job.incarnation;
   if (job.newest_seen.value == 0) return false;
   if (event.world != job.lineage().world) return true;
   if (job.rank_nodes[event.rank.value] != kNoNode) return true;
@@ -60,11 +60,11 @@ Status CheckRun(const Job& job, const RankJoined& event) {
   const auto owner = job.uid == kNoOwner ? std::nullopt : std::optional(job.uid);
   HOLDFAST_RETURN_IF_ERROR(CheckOwner(job.name, owner, event.uid));
   const bool same_run = job.lineage().run_id == event.run_id;
-  if (same_run && IsPartOfRun(job, event) && event.incarnation_before < job.incarnation) {
+  if (same_run && IsPartOfRun(job, event) && event.joined_before < job.incarnation) {
     return FencedError(
         fmt::format("run '{}' of job '{}' was started again: incarnation {} runs now, this process "
                     "belongs to incarnation {}",
-                    event.run_id, job.name, job.incarnation.value, event.incarnation_before.value));
+                    event.run_id, job.name, job.incarnation.value, event.joined_before->value));
   }
   for (const auto& [incarnation, lineage] : job.lineages) {
     if (same_run || lineage.run_id != event.run_id) continue;

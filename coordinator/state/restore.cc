@@ -130,7 +130,7 @@ void DecideRestore(Context& context, Job& job) {
     context.effects.emplace_back(
         Reply{waiter.request, {}, job.incarnation, lineage.restored, tier, version.world});
   }
-  job.plan.wanted = {};
+  job.plan.wanted.reset();
   job.job_state_changed = true;
   job.retention_due = true;
 }
@@ -191,11 +191,11 @@ VersionId ChooseCandidate(const Job& job) {
   const RestorePlan& plan = job.plan;
   // For reshards, damaged replicas do not count: no preparation shows whether a decode works.
   const auto restorable = plan.reshards_only() ? IsRestorable : MayBeRestorable;
-  if (plan.wanted.incarnation.value != 0) {
-    auto found = job.versions.find(plan.wanted);
+  if (plan.wanted) {
+    auto found = job.versions.find(*plan.wanted);
     bool good = found != job.versions.end() && restorable(job, found->second) &&
-                plan.unusable.count(plan.wanted) == 0;
-    return good ? plan.wanted : VersionId{};
+                plan.unusable.count(*plan.wanted) == 0;
+    return good ? *plan.wanted : VersionId{};
   }
   for (auto it = job.versions.rbegin(); it != job.versions.rend(); ++it) {
     if (restorable(job, it->second) && plan.unusable.count(it->first) == 0) return it->first;
@@ -216,7 +216,7 @@ bool AdvanceCandidate(Context& context, Job& job) {
   const bool barrier_open = BarrierOpen(context, job);
   const VersionId best = ChooseCandidate(job);
   if (best != plan.candidate) {
-    const bool named = plan.wanted.incarnation.value != 0 && best == plan.wanted;
+    const bool named = plan.wanted == best;
     // Switch to a newer version at once, but to an older one only when it is certain that the newer
     // one cannot be restored.
     if (named || best > plan.candidate || barrier_open) SwitchCandidate(job, best);
@@ -228,10 +228,9 @@ bool AdvanceCandidate(Context& context, Job& job) {
   auto found = job.versions.find(plan.candidate);
   if (found == job.versions.end()) {
     if (!may_refuse) return false;
-    const bool named = plan.wanted.incarnation.value != 0;
-    RefuseWaiters(
-        context, job,
-        named ? WhyNotRestorable(context, job, plan.wanted) : WhyNothingRestorable(context, job));
+    RefuseWaiters(context, job,
+                  plan.wanted ? WhyNotRestorable(context, job, *plan.wanted)
+                              : WhyNothingRestorable(context, job));
     return false;
   }
   const bool other_world = found->second.world != job.lineage().world;
@@ -247,7 +246,7 @@ bool AdvanceCandidate(Context& context, Job& job) {
         fmt::format("rank {} could not be prepared from any replica", rank);
     return true;
   }
-  const bool as_wanted = plan.wanted.incarnation.value == 0 || plan.wanted == plan.candidate;
+  const bool as_wanted = !plan.wanted || plan.wanted == plan.candidate;
   const bool ready = reshards_only || (!other_world && plan.ready == plan.tasks.size());
   if (!plan.waiters.empty() && barrier_open && as_wanted && ready) DecideRestore(context, job);
   return false;
@@ -283,7 +282,6 @@ void OnRestoreRequested(Context& context, const RestoreRequested& event) {
   Job& job = found->second;
   if (Status why = CheckRequest(context, job, event); !why.ok()) return refuse(std::move(why));
   const LineageRecord& lineage = job.lineage();
-  bool named = event.wanted.incarnation.value != 0;
   if (IsRollback(job, event)) {
     job.plan.rollbacks.push_back(
         {event.request, event.rank, context.at.now, event.reshard, event.wanted});
@@ -293,26 +291,26 @@ void OnRestoreRequested(Context& context, const RestoreRequested& event) {
   // If nothing was ever committed, the first request decides a fresh start.
   if (lineage.decision == Decision::kFresh ||
       (lineage.decision == Decision::kNone && !AnyCommitted(job))) {
-    if (named) return refuse(WhyNotRestorable(context, job, event.wanted));
+    if (event.wanted) return refuse(WhyNotRestorable(context, job, *event.wanted));
     if (lineage.decision == Decision::kNone) DecideFresh(context, job);
     return refuse(
         NotFoundError(fmt::format("job '{}' has no committed version: a fresh start", job.name)));
   }
   RestorePlan& plan = job.plan;
   if (lineage.decision == Decision::kVersion) {
-    if (named && event.wanted != lineage.restored) {
+    if (event.wanted && event.wanted != lineage.restored) {
       return refuse(FailedPreconditionError(fmt::format(
           "incarnation {} of job '{}' restores {}, not {}; start the job with another run ID to "
           "restore another version",
-          job.incarnation.value, job.name, ToString(lineage.restored), ToString(event.wanted))));
+          job.incarnation.value, job.name, ToString(lineage.restored), ToString(*event.wanted))));
     }
   } else if (plan.waiters.empty()) {
     // All ranks restore the version that the first waiter requests.
     plan.wanted = event.wanted;
     plan.unusable.clear();
   } else if (plan.wanted != event.wanted) {
-    auto name = [](VersionId version) {
-      return version.incarnation.value == 0 ? std::string("the newest") : ToString(version);
+    auto name = [](const std::optional<VersionId>& version) {
+      return version ? ToString(*version) : std::string("the newest");
     };
     return refuse(InvalidArgumentError(fmt::format(
         "rank {} requests {}, other ranks of this incarnation request {}; all must request the "
@@ -332,7 +330,7 @@ void OnRestoreAbandoned(Context& context, const RestoreAbandoned& event) {
     std::vector<RestoreWaiter>& waiters = job.plan.waiters;
     std::erase_if(job.plan.rollbacks, abandoned);
     if (std::erase_if(waiters, abandoned) == 0) continue;
-    if (waiters.empty()) job.plan.wanted = {};
+    if (waiters.empty()) job.plan.wanted.reset();
     job.changed = true;
   }
 }

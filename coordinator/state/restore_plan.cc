@@ -75,7 +75,7 @@ void RefuseWaiters(Context& context, Job& job, const Status& why, bool include_r
     }
   }
   job.plan.waiters = std::move(left);
-  if (job.plan.waiters.empty()) job.plan.wanted = {};
+  if (job.plan.waiters.empty()) job.plan.wanted.reset();
 }
 
 }  // namespace holdfast::coord

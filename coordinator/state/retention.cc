@@ -31,7 +31,9 @@ std::set<VersionId> ProtectedVersions(const Job& job) {
     keep.insert(job.plan.candidate);
   }
   keep.insert(job.plan.rolled_back_to);
-  for (const RestoreWaiter& waiter : job.plan.rollbacks) keep.insert(waiter.wanted);
+  for (const RestoreWaiter& waiter : job.plan.rollbacks) {
+    if (waiter.wanted) keep.insert(*waiter.wanted);
+  }
   for (auto it = job.versions.rbegin(); it != job.versions.rend(); ++it) {
     const VersionState& version = it->second;
     if (version.committed_at(Tier::kDisk) && version.held_at(Tier::kDisk) == version.world &&

@@ -46,7 +46,7 @@ bool AnswerRollback(Context& context, Job& job, const RestoreWaiter& waiter, Ver
     job.job_state_changed = true;
   };
   if (waiter.reshard) {
-    if (waiter.wanted.incarnation.value == 0 && IsFullyAvailable(job, version)) decide();
+    if (!waiter.wanted && IsFullyAvailable(job, version)) decide();
     if (!AnswerReshard(context, job, version, waiter)) return false;
   } else if (version.world != job.lineage().world) {
     Answer(context, waiter.request, WorldMismatch(job, version));
@@ -80,13 +80,13 @@ void AdvanceRollback(Context& context, Job& job) {
   if (plan.rollbacks.empty()) return;
   std::set<Rank> to_newest;  // ranks that request the newest: all must get the same version
   for (const RestoreWaiter& waiter : plan.rollbacks) {
-    if (waiter.wanted.incarnation.value == 0) to_newest.insert(waiter.rank);
+    if (!waiter.wanted) to_newest.insert(waiter.rank);
   }
   const bool all = to_newest.size() == job.lineage().world;
   const VersionId newest = all ? NewestRestorable(job) : VersionId{};
   std::vector<RestoreWaiter> waiting;
   for (RestoreWaiter& waiter : std::exchange(plan.rollbacks, {})) {
-    const bool named = waiter.wanted.incarnation.value != 0;
+    const bool named = waiter.wanted.has_value();
     if (!named && !all) {
       waiting.push_back(std::move(waiter));
     } else if (!named && newest.incarnation.value == 0) {
@@ -95,7 +95,7 @@ void AdvanceRollback(Context& context, Job& job) {
       } else {
         waiting.push_back(std::move(waiter));
       }
-    } else if (!AnswerRollback(context, job, waiter, named ? waiter.wanted : newest)) {
+    } else if (!AnswerRollback(context, job, waiter, waiter.wanted.value_or(newest))) {
       waiting.push_back(std::move(waiter));
     }
   }

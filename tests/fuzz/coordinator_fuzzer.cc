@@ -247,7 +247,7 @@ class Coordinator {
     event.job = Job();
     event.incarnation = Incarnation{1 + Small()};
     event.rank = Rank{static_cast<uint32_t>(Small())};
-    if (Below(3) == 0) event.wanted = {Incarnation{Small()}, holdfast::Step{Small()}};
+    if (Below(3) == 0) event.wanted = VersionId{Incarnation{Small()}, holdfast::Step{Small()}};
     event.reshard = Below(2) == 0;
     const RequestId request = event.request;
     Apply(std::move(event));

@@ -150,17 +150,9 @@ void SimLink::Finish(uint64_t call, const coord::Reply* reply, const Status& sta
 
 void SimLink::Join(const JoinRequest& request, std::function<void(Result<Incarnation>)> done) {
   if (!attached_) return done(Fail(UnavailableError("not attached yet; try again")));
-  coord::RankJoined event;
+  coord::RankJoined event{request};
   event.node = options_.node;
   event.agent_start = options_.agent_start;
-  event.job = request.job;
-  event.run_id = request.run_id;
-  event.rank = request.rank;
-  event.world = request.world;
-  event.uid = request.uid;
-  event.slot_bytes = request.slot_bytes;
-  event.start = request.joined_before ? coord::JoinStart::kReturn : coord::JoinStart::kNew;
-  event.incarnation_before = request.joined_before.value_or(Incarnation{});
   Call(
       kCallTimeout,
       [event](CoordinatorLife& life, coord::RequestId id, Answer answer) mutable {
@@ -176,13 +168,8 @@ void SimLink::Join(const JoinRequest& request, std::function<void(Result<Incarna
 
 void SimLink::DecideRestore(const RestoreRequest& request,
                             std::function<void(Result<RestoreDecision>)> done) {
-  coord::RestoreRequested event;
+  coord::RestoreRequested event{request};
   event.node = options_.node;
-  event.job = request.job;
-  event.incarnation = request.incarnation;
-  event.rank = request.rank;
-  event.wanted = request.wanted.value_or(VersionId{});
-  event.reshard = request.reshard;
   Call(
       milliseconds(request.timeout_ms),
       [&scheduler = world_.scheduler, event, timeout = milliseconds(request.timeout_ms)](

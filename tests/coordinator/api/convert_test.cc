@@ -400,6 +400,42 @@ TEST(ConvertTest, ACommitWithoutRanksOrDigestIsRefused) {
   EXPECT_TRUE(refused(bad));
 }
 
+TEST(ConvertTest, RequestsSurviveARoundTrip) {
+  JoinRequest join{"gpt", "run-7", Rank{3}, 8, 1001, 4096, Incarnation{5}};
+  pb::JoinRequest join_wire;
+  ToProto(join, &join_wire);
+  EXPECT_EQ(FromProto(join_wire).value(), join);
+  join.joined_before.reset();
+  ToProto(join, &join_wire);
+  EXPECT_EQ(FromProto(join_wire).value(), join);
+
+  RestoreRequest restore{"gpt", Incarnation{5}, Rank{3}, VersionId{Incarnation{4}, Step{120}}, 0,
+                         true};
+  pb::DecideRestoreRequest restore_wire;
+  ToProto(restore, &restore_wire);
+  EXPECT_EQ(FromProto(restore_wire).value(), restore);
+  restore.wanted.reset();
+  ToProto(restore, &restore_wire);
+  EXPECT_EQ(FromProto(restore_wire).value(), restore) << "the newest version";
+}
+
+TEST(ConvertTest, InvalidRequestsAreRefused) {
+  pb::JoinRequest good;
+  ToProto(JoinRequest{"gpt", "run-7", Rank{3}, 8, 1001, 4096, {}}, &good);
+  const auto refused = [&](const std::function<void(pb::JoinRequest*)>& change) {
+    pb::JoinRequest bad = good;
+    change(&bad);
+    return !FromProto(bad).has_value();
+  };
+  EXPECT_FALSE(refused([](pb::JoinRequest*) {}));
+  EXPECT_TRUE(refused([](auto* bad) { bad->set_job("../etc"); }));
+  EXPECT_TRUE(refused([](auto* bad) { bad->clear_run_id(); }));
+  EXPECT_TRUE(refused([](auto* bad) { bad->set_run_id(std::string(kRunIdBytesMax + 1, 'r')); }));
+  EXPECT_TRUE(refused([](auto* bad) { bad->set_slot_bytes(kSlotBytesMax + 1); }));
+  EXPECT_TRUE(refused([](auto* bad) { bad->set_start(3); }));
+  EXPECT_FALSE(FromProto(pb::DecideRestoreRequest()).has_value()) << "no job";
+}
+
 TEST(ConvertTest, EveryErrorSurvivesGrpc) {
   for (uint32_t number = 1; number <= 16; ++number) {
     Status status(ErrorFromNumber(number), "why");

@@ -118,18 +118,24 @@ class Harness {
   }
   Reply Join(const std::string& node, const std::string& run, uint32_t rank, uint32_t world,
              uint32_t uid = 7) {
-    Apply(RankJoined{++next_, node, attached_[node], "gpt", run, Rank{rank}, world, uid,
-                     peers ? SlotBytes(rank) : 0});
+    RankJoined event{{"gpt", run, Rank{rank}, world, uid, peers ? SlotBytes(rank) : 0, {}}};
+    event.request = ++next_;
+    event.node = node;
+    event.agent_start = attached_[node];
+    event.may_have_joined = true;
+    Apply(event);
     return ReplyTo(next_).value_or(Reply{});
   }
   RequestId RequestRestore(const std::string& node, uint64_t incarnation, uint32_t rank,
-                           VersionId wanted = {}, bool reshard = false) {
-    Apply(RestoreRequested{++next_, node, "gpt", Incarnation{incarnation}, Rank{rank}, wanted,
-                           reshard});
+                           std::optional<VersionId> wanted = {}, bool reshard = false) {
+    RestoreRequested event{{"gpt", Incarnation{incarnation}, Rank{rank}, wanted, 0, reshard}};
+    event.request = ++next_;
+    event.node = node;
+    Apply(event);
     return next_;
   }
   RequestId RequestReshard(const std::string& node, uint64_t incarnation, uint32_t rank,
-                           VersionId wanted = {}) {
+                           std::optional<VersionId> wanted = {}) {
     return RequestRestore(node, incarnation, rank, wanted, /*reshard=*/true);
   }
   Reply Pin(VersionId version, bool pinned) {

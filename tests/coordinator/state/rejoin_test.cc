@@ -6,15 +6,21 @@ namespace holdfast::coord {
 namespace {
 class RejoinTest : public testing::Test {
  protected:
+  /// What the agent reports about the process that joins.
+  enum class Start { kUnknown, kNew, kReturn };
   RejoinTest() {
     h_.Attach("n0");
     h_.Attach("n1");
   }
 
-  Reply Join(uint32_t rank, JoinStart start, uint64_t before = 0, uint32_t world = 2) {
+  Reply Join(uint32_t rank, Start start, uint64_t before = 0, uint32_t world = 2) {
     request_ = 1000 + ++count_;
-    RankJoined event{request_, Node(rank), 1, "gpt", "slurm-7", Rank{rank}, world, 7, 0, start};
-    event.incarnation_before = Incarnation{before};
+    RankJoined event{{"gpt", "slurm-7", Rank{rank}, world, 7, 0, {}}};
+    event.request = request_;
+    event.node = Node(rank);
+    event.agent_start = 1;
+    event.may_have_joined = start == Start::kUnknown;
+    if (start == Start::kReturn) event.joined_before = Incarnation{before};
     h_.Apply(event);
     Reply waiting;
     waiting.outcome = UnavailableError("no reply yet");
@@ -42,66 +48,67 @@ class RejoinTest : public testing::Test {
 };
 
 TEST_F(RejoinTest, ARestartIsANewIncarnationForAllItsRanks) {
-  EXPECT_EQ(Join(0, JoinStart::kNew).incarnation.value, 1U);
-  EXPECT_EQ(Join(1, JoinStart::kNew).incarnation.value, 1U);
+  EXPECT_EQ(Join(0, Start::kNew).incarnation.value, 1U);
+  EXPECT_EQ(Join(1, Start::kNew).incarnation.value, 1U);
   Train(1, 5);
-  EXPECT_EQ(Join(1, JoinStart::kNew).incarnation.value, 2U);
-  EXPECT_EQ(Join(0, JoinStart::kNew).incarnation.value, 2U) << "all end in the same one";
+  EXPECT_EQ(Join(1, Start::kNew).incarnation.value, 2U);
+  EXPECT_EQ(Join(0, Start::kNew).incarnation.value, 2U) << "all end in the same one";
   const RequestId first = h_.RequestReshard("n0", 2, 0);
   ASSERT_TRUE(h_.ReplyTo(first).has_value());
   EXPECT_EQ(h_.ReplyTo(first)->version, V(1, 5)) << "not a fresh start";
   Train(2, 6);
   EXPECT_THAT(h_.Stored(), testing::Contains(V(2, 6)));
-  EXPECT_EQ(Join(0, JoinStart::kNew).incarnation.value, 3U) << "once for each attempt";
-  EXPECT_EQ(Join(1, JoinStart::kNew).incarnation.value, 3U);
+  EXPECT_EQ(Join(0, Start::kNew).incarnation.value, 3U) << "once for each attempt";
+  EXPECT_EQ(Join(1, Start::kNew).incarnation.value, 3U);
 }
 
 TEST_F(RejoinTest, AReconnectIsNoRestart) {
-  Join(0, JoinStart::kNew);
-  Join(1, JoinStart::kNew);
+  Join(0, Start::kNew);
+  Join(1, Start::kNew);
   Train(1, 5);
-  EXPECT_EQ(Join(0, JoinStart::kReturn, 1).incarnation.value, 1U);
-  EXPECT_EQ(Join(1, JoinStart::kUnknown).incarnation.value, 1U) << "an older agent";
+  EXPECT_EQ(Join(0, Start::kReturn, 1).incarnation.value, 1U);
+  EXPECT_EQ(Join(1, Start::kUnknown).incarnation.value, 1U) << "an older agent";
   h_.Restart();
   h_.Attach("n0", {H(V(1, 5), 0, Tier::kMemory)});
   h_.Attach("n1", {H(V(1, 5), 1, Tier::kMemory)});
-  EXPECT_EQ(Join(0, JoinStart::kReturn, 1).incarnation.value, 1U);
+  EXPECT_EQ(Join(0, Start::kReturn, 1).incarnation.value, 1U);
 }
 
 TEST_F(RejoinTest, AfterACoordinatorRestartTheShardsShowThatARankRestarts) {
-  Join(0, JoinStart::kNew);
-  Join(1, JoinStart::kNew);
+  Join(0, Start::kNew);
+  Join(1, Start::kNew);
   Train(1, 5);
   h_.Restart();
   h_.Attach("n0", {H(V(1, 5), 0, Tier::kMemory)});
   h_.Attach("n1", {H(V(1, 5), 1, Tier::kMemory)});
-  EXPECT_EQ(Join(0, JoinStart::kNew).incarnation.value, 2U);
-  EXPECT_EQ(Join(1, JoinStart::kNew).incarnation.value, 2U);
+  EXPECT_EQ(Join(0, Start::kNew).incarnation.value, 2U);
+  EXPECT_EQ(Join(1, Start::kNew).incarnation.value, 2U);
 }
 
 TEST_F(RejoinTest, WithoutSavedStepsNoNewIncarnationIsOpened) {
-  Join(0, JoinStart::kNew);
-  Join(1, JoinStart::kNew);
-  EXPECT_EQ(Join(0, JoinStart::kNew).incarnation.value, 1U);
+  Join(0, Start::kNew);
+  Join(1, Start::kNew);
+  EXPECT_EQ(Join(0, Start::kNew).incarnation.value, 1U);
 }
 
 TEST_F(RejoinTest, AProcessOfThePreviousStartIsFenced) {
-  Join(0, JoinStart::kNew);
-  Join(1, JoinStart::kNew);
+  Join(0, Start::kNew);
+  Join(1, Start::kNew);
   Train(1, 5);
-  ASSERT_EQ(Join(0, JoinStart::kNew).incarnation.value, 2U);
-  EXPECT_EQ(Join(1, JoinStart::kReturn, 1).outcome.code(), ErrorCode::kFenced);
+  ASSERT_EQ(Join(0, Start::kNew).incarnation.value, 2U);
+  EXPECT_EQ(Join(1, Start::kReturn, 1).outcome.code(), ErrorCode::kFenced);
 }
 
 // One process may take part in several starts of a job, one after the other.
 TEST_F(RejoinTest, AProcessOfAnotherRunJoinsAsANewOne) {
-  Join(0, JoinStart::kNew);
-  Join(1, JoinStart::kNew);
+  Join(0, Start::kNew);
+  Join(1, Start::kNew);
   Train(1, 5);
   for (uint32_t rank = 0; rank < 2; ++rank) {
-    RankJoined next{70 + rank,  Node(rank), 1, "gpt", "slurm-8",
-                    Rank{rank}, 2,          7, 0,     JoinStart::kReturn};
-    next.incarnation_before = Incarnation{1};
+    RankJoined next{{"gpt", "slurm-8", Rank{rank}, 2, 7, 0, Incarnation{1}}};
+    next.request = 70 + rank;
+    next.node = Node(rank);
+    next.agent_start = 1;
     h_.Apply(next);
     ASSERT_TRUE(h_.ReplyTo(70 + rank).has_value());
     EXPECT_EQ(h_.ReplyTo(70 + rank)->incarnation.value, 2U)
@@ -110,26 +117,26 @@ TEST_F(RejoinTest, AProcessOfAnotherRunJoinsAsANewOne) {
 }
 
 TEST_F(RejoinTest, ARestartWaitsForRanksThatStillRun) {
-  Join(0, JoinStart::kNew);
-  Join(1, JoinStart::kNew);
+  Join(0, Start::kNew);
+  Join(1, Start::kNew);
   Train(1, 5);
   Running(0, One(0, 1));
   Running(1, One(1, 1));
-  EXPECT_EQ(Join(0, JoinStart::kNew).outcome.code(), ErrorCode::kUnavailable);
+  EXPECT_EQ(Join(0, Start::kNew).outcome.code(), ErrorCode::kUnavailable);
   EXPECT_EQ(Incarnation_(), 1U) << "rank 1 is not fenced";
   const RequestId waiting = request_;
   Running(1, {});  // rank 1 has ended
   ASSERT_TRUE(h_.ReplyTo(waiting).has_value());
   EXPECT_EQ(h_.ReplyTo(waiting)->incarnation.value, 2U);
-  EXPECT_EQ(Join(1, JoinStart::kNew).incarnation.value, 2U);
+  EXPECT_EQ(Join(1, Start::kNew).incarnation.value, 2U);
 }
 
 TEST_F(RejoinTest, ARestartIsRefusedWhileRanksKeepRunning) {
-  Join(0, JoinStart::kNew);
-  Join(1, JoinStart::kNew);
+  Join(0, Start::kNew);
+  Join(1, Start::kNew);
   Train(1, 5);
   Running(1, One(1, 1));
-  Join(0, JoinStart::kNew);
+  Join(0, Start::kNew);
   const RequestId waiting = request_;
   h_.Pass(std::chrono::milliseconds(1000));
   Running(0, {});
@@ -150,10 +157,10 @@ TEST_F(RejoinTest, ARestartIsRefusedWhileRanksKeepRunning) {
 }
 
 TEST_F(RejoinTest, AnElasticRestartMayHaveAnotherWorld) {
-  Join(0, JoinStart::kNew);
-  Join(1, JoinStart::kNew);
+  Join(0, Start::kNew);
+  Join(1, Start::kNew);
   Train(1, 5);
-  EXPECT_EQ(Join(0, JoinStart::kNew, 0, 1).incarnation.value, 2U);
+  EXPECT_EQ(Join(0, Start::kNew, 0, 1).incarnation.value, 2U);
   EXPECT_EQ(h_.Job().world, 1U);
 }
 

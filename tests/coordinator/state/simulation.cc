@@ -466,9 +466,11 @@ void Simulation::StartRun() {
 
 void Simulation::Join(Run& run, uint32_t rank) {
   const Agent& agent = agents_[run.nodes[rank]];
-  RankJoined event{next_id_++, agent.name, agent.start,
-                   job_,       run.id,     Rank{rank},
-                   run.world,  7,          agent.old ? 0 : uint64_t{4096}};
+  RankJoined event{{job_, run.id, Rank{rank}, run.world, 7, agent.old ? 0 : uint64_t{4096}, {}}};
+  event.request = next_id_++;
+  event.node = agent.name;
+  event.agent_start = agent.start;
+  event.may_have_joined = true;
   Call call;
   call.run = static_cast<size_t>(&run == &runs_.back() ? runs_.size() - 1 : runs_.size() - 2);
   call.rank = rank;
@@ -480,8 +482,9 @@ void Simulation::Join(Run& run, uint32_t rank) {
 void Simulation::RequestRestore(Run& run, uint32_t rank) {
   if (!run.joined[rank] || run.answered[rank]) return;
   const Agent& agent = agents_[run.nodes[rank]];
-  RestoreRequested event{next_id_++, agent.name, job_,        run.incarnation,
-                         Rank{rank}, {},         run.reshards};
+  RestoreRequested event{{job_, run.incarnation, Rank{rank}, {}, 0, run.reshards}};
+  event.request = next_id_++;
+  event.node = agent.name;
   Call call;
   call.kind = Call::Kind::kRestore;
   call.run = runs_.size() - 1;

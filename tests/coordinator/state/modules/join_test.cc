@@ -5,8 +5,9 @@ namespace holdfast::coord {
 namespace {
 class JoinModule : public ModuleTest {
  protected:
-  Reply Join(uint32_t rank, const std::string& run, JoinStart start = JoinStart::kNew,
-             uint32_t world = 2) {
+  /// What the agent reports about the process that joins.
+  enum class Start { kUnknown, kNew };
+  Reply Join(uint32_t rank, const std::string& run, Start start = Start::kNew, uint32_t world = 2) {
     effects.clear();
     RankJoined event;
     event.request = 7;
@@ -16,7 +17,7 @@ class JoinModule : public ModuleTest {
     event.run_id = run;
     event.rank = Rank{rank};
     event.world = world;
-    event.start = start;
+    event.may_have_joined = start == Start::kUnknown;
     OnRankJoined(context, event);
     const std::vector<Reply> replies = Added<Reply>();
     return replies.empty() ? Reply{} : replies.back();
@@ -70,12 +71,12 @@ TEST_F(JoinModule, TheWaitEndsWithARefusal) {
 
 TEST_F(JoinModule, AProcessThatReturnsKeepsItsIncarnation) {
   job().newest_seen = Step{10};
-  EXPECT_EQ(Join(0, "run-2", JoinStart::kUnknown).incarnation, Incarnation{2});
+  EXPECT_EQ(Join(0, "run-2", Start::kUnknown).incarnation, Incarnation{2});
 }
 
 TEST_F(JoinModule, WorldAndNodeMustFit) {
-  EXPECT_EQ(Join(0, "run-2", JoinStart::kNew, 3).outcome.code(), ErrorCode::kInvalidArgument);
-  EXPECT_EQ(Join(1, "run-2", JoinStart::kNew, 1).outcome.code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(Join(0, "run-2", Start::kNew, 3).outcome.code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(Join(1, "run-2", Start::kNew, 1).outcome.code(), ErrorCode::kInvalidArgument);
   Lose(0);
   EXPECT_EQ(Join(0, "run-2").outcome.code(), ErrorCode::kUnavailable);
 }

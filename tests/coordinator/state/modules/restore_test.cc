@@ -10,7 +10,7 @@ class RestoreModule : public ModuleTest {
     ModuleTest::SetUp();
     job().plan.open = true;
   }
-  void Request(RequestId request, uint32_t rank, VersionId wanted = {}) {
+  void Request(RequestId request, uint32_t rank, std::optional<VersionId> wanted = {}) {
     RestoreRequested event;
     event.request = request;
     event.node = std::string(1, static_cast<char>('a' + rank));

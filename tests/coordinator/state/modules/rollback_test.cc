@@ -5,7 +5,7 @@ namespace holdfast::coord {
 namespace {
 class RollbackModule : public ModuleTest {
  protected:
-  void Request(RequestId request, uint32_t rank, VersionId wanted = {}) {
+  void Request(RequestId request, uint32_t rank, std::optional<VersionId> wanted = {}) {
     RestoreWaiter waiter{request, Rank{rank}, context.at.now};
     waiter.wanted = wanted;
     job().plan.rollbacks.push_back(waiter);
