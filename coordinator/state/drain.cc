@@ -24,16 +24,16 @@ VersionState Without(const VersionState& version, const Nodes& nodes) {
 }
 
 /// Returns the number of members of the version's parity groups that lack data or parity.
-uint32_t ErasuresIn(const Job& job, const VersionState& version) {
+uint32_t IncompleteMembers(const Job& job, const VersionState& version) {
   const GroupIndex* groups = job.groups_of(version.id.incarnation);
   if (groups == nullptr) return 0;
-  uint32_t erasures = 0;
+  uint32_t count = 0;
   for (uint32_t number = 0; number < groups->members.size(); ++number) {
     const bool complete =
         HasData(job, version, number, kAnyTier) && HasParity(job, version, number, kAnyTier);
-    if (!complete) ++erasures;
+    if (!complete) ++count;
   }
-  return erasures;
+  return count;
 }
 
 /// Returns the number of shards of the version that repairs still have to write.
@@ -182,7 +182,7 @@ DrainedJob JobWithout(const ReadContext& context, const Job& job, const Nodes& n
     return status;
   }
   const VersionState left = Without(*safe, nodes);
-  if (IsAtSharedTier(left) || ErasuresIn(job, left) == 0) return status;
+  if (IsAtSharedTier(left) || IncompleteMembers(job, left) == 0) return status;
   status.state = DrainState::kLessProtected;
   ExplainLessProtected(context, job, left, nodes, status);
   return status;

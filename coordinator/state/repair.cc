@@ -39,8 +39,7 @@ void FindMissing(const ReadContext& context, const Job& job, const VersionState&
   const bool on_disk = version.committed_at(Tier::kDisk);
   for (uint32_t group = 0; (in_memory || on_disk) && group < groups->firsts.size(); ++group) {
     const PlannedGroup& planned = job.lineages.at(version.id.incarnation).peers[group];
-    const bool decodes =
-        Erasures(job, version, group, kAnyTier | kIncludeDamaged) <= planned.parity;
+    const bool decodes = CanDecodeGroup(job, version, group, kAnyTier | kIncludeDamaged);
     for (uint32_t i = 0; i < planned.members.size(); ++i) {
       const uint32_t number = groups->firsts[group] + i;
       const NodeIndex node = groups->members[number].node;

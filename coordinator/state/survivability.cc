@@ -25,21 +25,16 @@ uint32_t ParityOf(const Job& job, Incarnation incarnation, uint32_t group) {
   return job.lineages.at(incarnation).peers[group].parity;
 }
 
-bool Survives(const Job& job, const VersionState& version, uint32_t group,
-              uint32_t tiers = kAnyTier) {
-  return Erasures(job, version, group, tiers) <= ParityOf(job, version.id.incarnation, group);
-}
-
 bool EveryRankIsAvailable(const Job& job, const VersionState& version, uint32_t tiers) {
   const GroupIndex* groups = job.groups_of(version.id.incarnation);
   if (groups == nullptr) return false;
-  std::vector<bool> survives(groups->firsts.size());
-  for (uint32_t group = 0; group < survives.size(); ++group) {
-    survives[group] = Survives(job, version, group, tiers);
+  std::vector<bool> decodes(groups->firsts.size());
+  for (uint32_t group = 0; group < decodes.size(); ++group) {
+    decodes[group] = CanDecodeGroup(job, version, group, tiers);
   }
   for (uint32_t rank = 0; rank < version.world; ++rank) {
     const bool held = !version.ranks[rank].replicas.empty();
-    if (!held && !survives[groups->members[groups->by_rank[rank]].group]) return false;
+    if (!held && !decodes[groups->members[groups->by_rank[rank]].group]) return false;
   }
   return true;
 }
@@ -61,6 +56,10 @@ bool HasData(const Job& job, const VersionState& version, uint32_t number, uint3
 bool HasParity(const Job& job, const VersionState& version, uint32_t number, uint32_t tiers) {
   const NodeIndex node = job.group_indexes.at(version.id.incarnation).members[number].node;
   return IsHeld(version, ParityRank(number), version.parity[number], node, tiers);
+}
+
+bool CanDecodeGroup(const Job& job, const VersionState& version, uint32_t group, uint32_t tiers) {
+  return Erasures(job, version, group, tiers) <= ParityOf(job, version.id.incarnation, group);
 }
 
 uint32_t Erasures(const Job& job, const VersionState& version, uint32_t group, uint32_t tiers) {
@@ -98,7 +97,7 @@ bool IsCompleteAtPeer(const Job& job, const VersionState& version) {
 bool CanDecode(const Job& job, const VersionState& version, Rank rank, uint32_t tiers) {
   const GroupIndex* groups = job.groups_of(version.id.incarnation);
   if (groups == nullptr || !MayDecode(version)) return false;
-  return Survives(job, version, groups->members[groups->by_rank[rank.value]].group, tiers);
+  return CanDecodeGroup(job, version, groups->members[groups->by_rank[rank.value]].group, tiers);
 }
 
 bool IsAvailable(const Job& job, const VersionState& version, Rank rank, uint32_t tiers) {

@@ -33,6 +33,10 @@ bool HasParity(const Job& job, const VersionState& version, uint32_t number, uin
 /// stripe except those that it holds parity for.
 uint32_t Erasures(const Job& job, const VersionState& version, uint32_t group, uint32_t tiers);
 
+/// Whether the group can decode the shards that it lacks.
+bool CanDecodeGroup(const Job& job, const VersionState& version, uint32_t group,
+                    uint32_t tiers = kAnyTier);
+
 /// Whether shards of the version may be decoded: it is committed at a tier that keeps parity.
 bool MayDecode(const VersionState& version);
 
