@@ -146,6 +146,12 @@ class AgentApplication final : public Application {
   void Depart(const std::function<bool()>& interrupted);
   Status OpenVolume();
   Status OpenRemote();
+  Status OpenArena();
+  /// Returns what earlier starts of this agent saw of the coordinator's store.
+  SeenLife ReadSeenLife() const;
+  Status OpenLink(std::unique_ptr<coord::LeaderChannel> coordinators, const SeenLife& seen);
+  Status OpenPeers();
+  void OpenNode(const SeenLife& seen);
   Status OpenWorkers();
   Status ServeMetrics();
   /// Checks the keeper, and replaces the warnings about the host.
@@ -233,18 +239,7 @@ Status AgentApplication::OpenWorkers() {
   return Status::Ok();
 }
 
-Status AgentApplication::Open() {
-  // Refuse a bad configuration before changing anything.
-  HOLDFAST_RETURN_IF_ERROR(config_.CheckStart());
-  HOLDFAST_ASSIGN_OR_RETURN(auto coordinators,
-                            coord::LeaderChannel::Make(config_.coordinator, config_.tls,
-                                                       coord::ServerRole::kCoordinatorOrRelay));
-  HOLDFAST_ASSIGN_OR_RETURN(const auto group, FindFileGroup(config_.files_group));
-  file_owners_ = std::make_unique<FileOwners>(owners_, group);
-  HOLDFAST_RETURN_IF_ERROR(MakeRunDir(config_.run_dir));
-  HOLDFAST_ASSIGN_OR_RETURN(lock_, LockRunDir(config_.run_dir, clock_));
-  HOLDFAST_RETURN_IF_ERROR(OpenVolume());
-  HOLDFAST_RETURN_IF_ERROR(OpenRemote());
+Status AgentApplication::OpenArena() {
   ArenaOptions arena;
   arena.budget_bytes = config_.arena_bytes;
   arena.user_bytes =
@@ -252,7 +247,20 @@ Status AgentApplication::Open() {
   arena.run_dir = config_.run_dir;
   arena.start_keeper = config_.start_keeper;
   HOLDFAST_ASSIGN_OR_RETURN(arena_, Arena::Open(arena, clock_));
+  return Status::Ok();
+}
 
+SeenLife AgentApplication::ReadSeenLife() const {
+  auto seen = volume_->ReadLife();
+  if (seen) return *seen;
+  // The agent works without this record, which only protects against an older copy of the
+  // coordinator's store.
+  Log(LogLevel::kWarn, "LifeUnknown", {Kv("error", seen.error().ToString())});
+  return {};
+}
+
+Status AgentApplication::OpenLink(std::unique_ptr<coord::LeaderChannel> coordinators,
+                                  const SeenLife& seen) {
   GrpcLinkOptions link;
   link.cluster = config_.cluster;
   link.node = config_.node;
@@ -275,15 +283,7 @@ Status AgentApplication::Open() {
   };
   link.disk_every = static_cast<uint64_t>(config_.disk_every_steps);
   link.shared_tiers = TierMask([this](Tier tier) { return shared_tiers_[tier] != nullptr; });
-  auto seen = volume_->ReadLife();
-  if (seen) {
-    link.seen = *seen;
-  } else {
-    // The agent works without this record, which only protects against an older copy of the
-    // coordinator's store.
-    Log(LogLevel::kWarn, "LifeUnknown", {Kv("error", seen.error().ToString())});
-  }
-  const SeenLife seen_life = link.seen;
+  link.seen = seen;
   link.store_seen = [this](const SeenLife& now) { return volume_->WriteLife(now); };
   HOLDFAST_ASSIGN_OR_RETURN(link.labels, config_.Labels());
   if (config_.workers_enabled) {
@@ -295,14 +295,22 @@ Status AgentApplication::Open() {
   self_tester_ = std::make_unique<SelfTester>(SelfTestOf(config_.data_dirs));
   link.self_tester = self_tester_.get();
   link_ = std::make_unique<GrpcCoordinatorLink>(std::move(link), std::move(coordinators), clock_);
-  const PeerTlsFiles peer_tls{config_.tls.ca, config_.tls.cert, config_.tls.key};
+  return Status::Ok();
+}
+
+Status AgentApplication::OpenPeers() {
+  const PeerTlsFiles tls{config_.tls.ca, config_.tls.cert, config_.tls.key};
   TcpTransportOptions transport =
-      config_.peers.TransportOptions(config_.cluster, config_.node, peer_tls);
+      config_.peers.TransportOptions(config_.cluster, config_.node, tls);
   transport.received_bytes = &peer_received_bytes_;
   transport.revoked = &revoked_;
   HOLDFAST_ASSIGN_OR_RETURN(peers_, MakeTcpTransport(transport, clock_));
+  return Status::Ok();
+}
+
+void AgentApplication::OpenNode(const SeenLife& seen) {
   NodeOptions node;
-  node.seen_life = seen_life;
+  node.seen_life = seen;
   node.node = config_.node;
   node.trainers_file = config_.run_dir + "/trainers";
   node.disk_every_steps = static_cast<uint64_t>(config_.disk_every_steps);
@@ -315,6 +323,25 @@ Status AgentApplication::Open() {
   node.sessions.silent_per_user = static_cast<size_t>(config_.silent_per_user);
   node.scrub = {config_.scrub_bytes_per_s, config_.scrub_pause_ms};
   node_ = std::make_unique<Node>(node, *arena_, *volume_, *link_, *peers_, clock_);
+}
+
+Status AgentApplication::Open() {
+  // Refuse a bad configuration before changing anything.
+  HOLDFAST_RETURN_IF_ERROR(config_.CheckStart());
+  HOLDFAST_ASSIGN_OR_RETURN(auto coordinators,
+                            coord::LeaderChannel::Make(config_.coordinator, config_.tls,
+                                                       coord::ServerRole::kCoordinatorOrRelay));
+  HOLDFAST_ASSIGN_OR_RETURN(const auto group, FindFileGroup(config_.files_group));
+  file_owners_ = std::make_unique<FileOwners>(owners_, group);
+  HOLDFAST_RETURN_IF_ERROR(MakeRunDir(config_.run_dir));
+  HOLDFAST_ASSIGN_OR_RETURN(lock_, LockRunDir(config_.run_dir, clock_));
+  HOLDFAST_RETURN_IF_ERROR(OpenVolume());
+  HOLDFAST_RETURN_IF_ERROR(OpenRemote());
+  HOLDFAST_RETURN_IF_ERROR(OpenArena());
+  const SeenLife seen = ReadSeenLife();
+  HOLDFAST_RETURN_IF_ERROR(OpenLink(std::move(coordinators), seen));
+  HOLDFAST_RETURN_IF_ERROR(OpenPeers());
+  OpenNode(seen);
   return Status::Ok();
 }
 
