@@ -174,6 +174,8 @@ class Api:
 
     async def _answer(self, request):
         try:
+            if self.pods.failure:  # kubectl would wait for minutes
+                raise Refused(500, "InternalError", self.pods.failure)
             if request.path in ("/version", "/api", "/apis") or request.path.startswith("/openapi/"):
                 return web.json_response(self._discovery(request.path))
             version = request.path.removeprefix("/apis/").removeprefix("/api/")
@@ -234,12 +236,13 @@ class Api:
         answer = web.StreamResponse(headers={"Content-Type": "application/json"})
         await answer.prepare(request)
         seen = int(request.query.get("resourceVersion") or 0)
-        while True:
+        while not self.pods.failure:
             for event, one in self.events[seen:]:
                 if chosen(one):
                     await answer.write(json.dumps({"type": event, "object": one}).encode() + b"\n")
             seen = len(self.events)
             await asyncio.sleep(0.05)
+        return answer
 
     async def _exec(self, request, pod):
         """Runs a command in a pod. A message's first byte is its channel: 1 and 2 for the outputs, 3 for the result."""

@@ -19,6 +19,7 @@ class Pods:
     def __init__(self, machines, address=""):
         """`machines`: a machine for each node that has one. Machine N has the address `address`.N, from 1."""
         self.machines = machines
+        self.failure = ""  # why a pod did not start
         self.addresses = {name: f"{address}.{number}" for number, name in enumerate(machines, 1)}
 
     def act(self, api):
@@ -54,7 +55,7 @@ class Pods:
                                     "labels": template["metadata"]["labels"], "ownerReferences": [parent]}})
         if node in self.machines:
             data = {key[::2]: one for key, one in api.objects.items() if key[0] in ("ConfigMap", "Secret")}
-            threading.Thread(target=self._run, args=(api, pod, data), daemon=True).start()
+            threading.Thread(target=self._start, args=(api, pod, data), daemon=True).start()
         else:
             self._ready(api, pod)
 
@@ -62,7 +63,14 @@ class Pods:
     def _ready(api, pod):
         api.put({**pod, "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}})
 
-    def _run(self, api, pod, data):
+    def _start(self, api, pod, data):
+        try:
+            self._run(pod, data)
+            api.call(self._ready, api, pod)
+        except (AssertionError, LookupError) as error:
+            self.failure = f"{pod['metadata']['name']} does not start: {error!r}"
+
+    def _run(self, pod, data):
         """Starts the containers one after another, as a kubelet does."""
         spec, machine = pod["spec"], self.machines[pod["spec"]["nodeName"]]
         place = pod["metadata"]["name"]
@@ -79,11 +87,12 @@ class Pods:
             if "exec" in one.get("startupProbe", {}):
                 ping = {**one, "command": one["startupProbe"]["exec"]["command"]}
                 self._wait(machine, shlex.join(self._command(pod, ping)), place)
-        api.call(self._ready, api, pod)
 
     @staticmethod
     def _wait(machine, condition, place):
-        machine.run(f"for try in $(seq 200); do {condition} 2>/dev/null && break; sleep 0.1; done; {condition}", place)
+        """Waits for a container's probe, or raises AssertionError when the container has ended."""
+        machine.run(f"until {condition} 2>/dev/null; do kill -0 $! 2>/dev/null || break; sleep 0.1; done; {condition}",
+                    place)
 
     def _mount(self, machine, spec, container, data, place):
         volumes = {one["name"]: one for one in spec["volumes"]}
