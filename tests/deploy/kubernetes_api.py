@@ -15,27 +15,12 @@ import uuid
 import kubernetes_validate
 from aiohttp import web
 
+import kubernetes_discovery
 import kubernetes_protobuf
 
-VERSION = "1.32"
 SCHEMAS = "1.37"
-KINDS = {
-    "v1": ["ConfigMap", "Namespace", "Node", "Pod", "Secret", "Service", "ServiceAccount"],
-    "apps/v1": ["DaemonSet", "StatefulSet"],
-    "networking.k8s.io/v1": ["NetworkPolicy"],
-    "policy/v1": ["PodDisruptionBudget"],
-    "rbac.authorization.k8s.io/v1": ["Role", "RoleBinding"],
-}
-OF_THE_CLUSTER = ("Namespace", "Node")  # all other kinds are in a namespace
 PATH = re.compile(r"/(?:api|apis)/(?P<version>v1|[^/]+/v1)(?:/namespaces/(?P<namespace>[^/]+)(?=/))?"
                   r"/(?P<resource>[^/]+)(?:/(?P<name>[^/]+))?(?:/(?P<part>[^/]+))?")
-
-
-def plural(kind):
-    return kind.lower().removesuffix("y") + ("ies" if kind.endswith("y") else "s")
-
-
-RESOURCES = {(version, plural(kind)): kind for version, kinds in KINDS.items() for kind in kinds}
 
 
 class Refused(Exception):
@@ -176,13 +161,11 @@ class Api:
         try:
             if self.pods.failure:  # kubectl would wait for minutes
                 raise Refused(500, "InternalError", self.pods.failure)
-            if request.path in ("/version", "/api", "/apis") or request.path.startswith("/openapi/"):
-                return web.json_response(self._discovery(request.path))
-            version = request.path.removeprefix("/apis/").removeprefix("/api/")
-            if version in KINDS:
-                return web.json_response(self._resources(version))
+            known = kubernetes_discovery.answer(request.path)
+            if known:
+                return web.json_response(known)
             found = PATH.fullmatch(request.path)
-            kind = found and RESOURCES.get((found["version"], found["resource"]))
+            kind = found and kubernetes_discovery.RESOURCES.get((found["version"], found["resource"]))
             if not kind:
                 raise Refused(404, "NotFound", "the server could not find the requested resource")
             return await self._of_a_resource(request, kind, found)
@@ -230,17 +213,19 @@ class Api:
                     selects(labels, one) and all(field(one, path) == value for path, value in fields.items()))
 
         if request.query.get("watch") not in ("1", "true"):
-            version = next(version for version, kinds in KINDS.items() if kind in kinds)
-            return web.json_response({"apiVersion": version, "kind": f"{kind}List", "metadata": {
-                "resourceVersion": str(len(self.events))}, "items": [one for one in self.of_kind(kind) if chosen(one)]})
+            return web.json_response({
+                "apiVersion": kubernetes_discovery.version_of(kind), "kind": f"{kind}List",
+                "metadata": {"resourceVersion": str(len(self.events))},
+                "items": [one for one in self.of_kind(kind) if chosen(one)]})
         answer = web.StreamResponse(headers={"Content-Type": "application/json"})
         await answer.prepare(request)
         seen = int(request.query.get("resourceVersion") or 0)
         while not self.pods.failure:
-            for event, one in self.events[seen:]:
+            new = self.events[seen:]
+            seen += len(new)
+            for event, one in new:
                 if chosen(one):
                     await answer.write(json.dumps({"type": event, "object": one}).encode() + b"\n")
-            seen = len(self.events)
             await asyncio.sleep(0.05)
         return answer
 
@@ -263,39 +248,3 @@ class Api:
                 await socket.send_bytes(bytes([channel]) + data)
         await socket.close()
         return socket
-
-    def _discovery(self, path):
-        groups = [version for version in KINDS if "/" in version]
-        if path == "/version":
-            major, minor = VERSION.split(".")
-            return {"major": major, "minor": minor, "gitVersion": f"v{VERSION}.0"}
-        if path == "/api":
-            return {"kind": "APIVersions", "versions": ["v1"]}
-        if path == "/apis":
-            named = [(group.split("/")[0], {"groupVersion": group, "version": "v1"}) for group in groups]
-            return {"kind": "APIGroupList", "apiVersion": "v1", "groups": [
-                {"name": name, "versions": [version], "preferredVersion": version} for name, version in named]}
-        if path == "/openapi/v3":
-            paths = ["api/v1", *(f"apis/{group}" for group in groups)]
-            return {"paths": {path: {"serverRelativeURL": f"/openapi/v3/{path}"} for path in paths}}
-        # All that kubectl looks for: that the server itself checks the fields of objects.
-        version = path.removeprefix("/openapi/v3/").removeprefix("apis/").removeprefix("api/")
-        if version not in KINDS:
-            raise Refused(404, "NotFound", path)
-        *group, version_of_group = version.split("/")
-        return {"openapi": "3.0.0", "info": {"title": "Kubernetes", "version": VERSION}, "paths": {
-            f"/{kind}": {"patch": {
-                "parameters": [{"name": "fieldValidation", "in": "query", "schema": {"type": "string"}}],
-                "x-kubernetes-group-version-kind": {"group": "".join(group), "version": version_of_group, "kind": kind},
-                "responses": {}}} for kind in KINDS[version]}}
-
-    def _resources(self, version):
-        resources = [{"name": plural(kind), "singularName": kind.lower(), "kind": kind,
-                      "namespaced": kind not in OF_THE_CLUSTER,
-                      "verbs": ["create", "delete", "get", "list", "patch", "watch"]} for kind in KINDS[version]]
-        if version == "v1":
-            resources += [
-                {"name": "pods/eviction", "namespaced": True, "kind": "Eviction", "group": "policy", "version": "v1",
-                 "verbs": ["create"]},
-                {"name": "pods/exec", "namespaced": True, "kind": "PodExecOptions", "verbs": ["create", "get"]}]
-        return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": version, "resources": resources}
