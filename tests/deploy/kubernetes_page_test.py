@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
-"""Checks each command of docs/kubernetes.md, read from the page, without a cluster: runs kustomize, openssl and
-holdfast, and compares the names in all others with the manifests. A command that it does not know fails.
+"""Runs the commands of docs/kubernetes.md as a reader would, and checks that no other page has a command for kubectl.
 
   kubernetes_page_test.py BINARIES
 
+Real: kubectl with its kustomize, openssl, `holdfast`, and the servers, with the commands of the pods' containers. Not
+real: the API server (kubernetes_api.py), the controllers and the kubelet (kubernetes_pods.py). No scheduler, image,
+network policy or container engine is tested.
 Runs in the environment of kubernetes_environment.sh.
 """
 
+import json
+import os
 import pathlib
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -20,154 +23,155 @@ import yaml
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "docs"))
+from kubernetes_api import Api  # noqa: E402
+from kubernetes_pods import Pods  # noqa: E402
+from machine import Machine, missing  # noqa: E402
 import page  # noqa: E402
 
-BASE = ROOT / "deploy" / "kubernetes" / "base"
+MANIFESTS = ROOT / "deploy" / "kubernetes"
 PAGE = ROOT / "docs" / "kubernetes.md"
-UNREACHABLE = 5
+NODES = ("node-1", "node-2")
+OLDEST = 31  # the first kubectl that runs `exec` over WebSockets
 BINARIES = pathlib.Path()
 
 
-def run(command, folder):
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+class Operator(Machine):
+    """A shell of this machine, with kubectl for a cluster of its own."""
+
+    def __init__(self, test, machines=None):
+        folder = tempfile.TemporaryDirectory(prefix="holdfast-page-")
+        test.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.nodes = machines or {}
+        self.api = Api(Pods(self.nodes, "10.78.0"))
+        test.addCleanup(self.api.stop)
+        for name in NODES:
+            self.put({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "spec": {}})
+        self.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "training"}})
+        (self.folder / "deploy").symlink_to(ROOT / "deploy")
+        (self.folder / "config").write_text(yaml.safe_dump({
+            "apiVersion": "v1", "kind": "Config", "current-context": "test",
+            "clusters": [{"name": "test", "cluster": {"server": self.api.address}}],
+            "contexts": [{"name": "test", "context": {"cluster": "test", "user": ""}}]}))
+        self._shell = subprocess.Popen(
+            ["bash", "--noprofile", "--norc"], cwd=self.folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True,
+            env={"HOME": folder.name, "PATH": os.environ["PATH"], "KUBECONFIG": f"{folder.name}/config"})
+        test.addCleanup(self.stop)
+
+    def put(self, one):
+        return self.api.call(self.api.put, one)
+
+    def deliver(self):
+        pass
+
+    def logs(self):
+        return "".join(machine.logs() for machine in self.nodes.values())
+
+    def stop(self):
+        self._shell.stdin.close()
+        self._shell.stdout.close()
+        self._shell.kill()
+        self._shell.wait()
+
+    def train(self, node):
+        """Makes a pod of the example's job on a node."""
+        job = yaml.safe_load((MANIFESTS / "examples" / "jobset.yaml").read_text())["spec"]["replicatedJobs"][0]
+        self.put({"apiVersion": "v1", "kind": "Pod", "status": {"phase": "Running"},
+                  "spec": {**job["template"]["spec"]["template"]["spec"], "nodeName": node},
+                  "metadata": {"name": "gpt-node-0-0", "namespace": "training", "ownerReferences": [
+                      {"apiVersion": "batch/v1", "kind": "Job", "name": "gpt", "uid": "0", "controller": True}]}})
 
 
-def commands(text):
-    """Returns the words of each command in the lines of a shell."""
-    found = []
-    for line in text.replace("\\\n", " ").splitlines():
-        words = shlex.split(re.sub(r"\$\([^)]*\)", "VALUE", line), comments=True)
-        while "&&" in words:
-            found.append(words[:words.index("&&")])
-            words = words[words.index("&&") + 1:]
-        if words:
-            found.append(words)
-    return found
-
-
-class Manifests:
-    def __init__(self):
-        objects = [one for file in BASE.glob("*.yaml") for one in yaml.safe_load_all(file.read_text()) if one]
-        by_kind = {(one["kind"], one["metadata"]["name"]): one for one in objects if "metadata" in one}
-        self.namespaces = {name for kind, name in by_kind if kind == "Namespace"}
-        self.first_pods = {f"{name}-0" for kind, name in by_kind if kind == "StatefulSet"}
-        sets = [one["spec"]["template"]["spec"] for (kind, _), one in by_kind.items()
-                if kind in ("DaemonSet", "StatefulSet")]
-        self.selectors = [spec["nodeSelector"] for spec in sets if "nodeSelector" in spec]
-        self.containers = {one["name"] for spec in sets for one in [*spec["containers"], *spec["initContainers"]]}
-        self.secrets = {volume["secret"]["secretName"]: volume["secret"] for spec in sets
-                        for volume in spec.get("volumes", []) if "secret" in volume}
-        self.mounts = {mount["mountPath"] for spec in sets for one in spec["containers"]
-                       for mount in one.get("volumeMounts", [])}
-        self.text = "".join(file.read_text() for file in BASE.glob("*.yaml"))
+def why_not():
+    """Returns why this test cannot run here, or nothing."""
+    if not shutil.which("kubectl"):
+        return "kubectl is missing"
+    shown = subprocess.run(["kubectl", "version", "--client", "-o", "json"], capture_output=True, check=True).stdout
+    minor = int(json.loads(shown)["clientVersion"]["minor"].rstrip("+"))
+    return missing() if minor >= OLDEST else f"kubectl is 1.{minor}, older than 1.{OLDEST}"
 
 
 class PageTest(unittest.TestCase):
-    def setUp(self):
-        self.manifests = Manifests()
-        folder = tempfile.TemporaryDirectory(prefix="holdfast-page-")
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-        self.options = []
+    def test_each_command_of_the_page(self):
+        machines = {}
+        for name in NODES:
+            machines[name] = Machine(name, {}, str(BINARIES))
+            self.addCleanup(machines[name].stop)
+        first, *others = machines.values()
+        first.connect("10.78.0", others)
+        for machine in machines.values():
+            machine.run("echo 10.78.0.2 holdfast-coordinator.holdfast.svc >>/etc/hosts", "the start")
+        operator = Operator(self, machines)
+        operator.train(NODES[0])
+        page.run(PAGE, {"operator": operator, "etcd": Operator(self), "io-uring": Operator(self)})
+        self.assertEqual(operator.run("kubectl get pods -n training -o name", "the end").strip(), "")
+        agent = "get pod -n holdfast holdfast-agent-node-1 -o jsonpath={.spec.containers[*].image}"
+        self.assertEqual(operator.run(f"kubectl {agent}", "the end").strip(), "registry.example/holdfast:0.1.1")
 
-    def test_each_command_is_right(self):
-        count = 0
-        for block in page.read(PAGE):
-            self.assertEqual(block.language, "sh", f"{block.place}: no test reads this block")
-            for words in commands(block.text):
-                with self.subTest(place=block.place, command=" ".join(words)):
-                    self.check(words)
-                    count += 1
-        self.assertGreater(count, 10)
+    def test_no_command_is_outside_the_blocks_that_run(self):
+        for path in sorted((ROOT / "docs").glob("*.md")):
+            for block in page.read(path):
+                if re.search(r"^ *kubectl ", block.text, re.MULTILINE):
+                    self.assertEqual(path, PAGE)
+                    self.assertRegex(block.mark, "^run")
+            for command in re.findall(r"`(kubectl [^`]+)`", page.FENCE.sub("", path.read_text())):
+                self.assertRegex(command, r"^kubectl \w+$", f"{path.name}: a mention that is a whole command")
 
-    def test_wrong_commands_are_found(self):
-        for line in ("kubectl -n other exec holdfast-coordinator-0 -- holdfast status",
-                     "kubectl -n holdfast exec coordinator-0 -- holdfast status",
-                     "kubectl -n holdfast exec holdfast-coordinator-0 -- holdfast drains NODE",
-                     "kubectl -n holdfast create secret generic peers --from-literal=secret=x",
-                     "kubectl -n holdfast create secret generic holdfast-peers --from-literal=key-without-use=x",
-                     "kubectl label node NODE other=true", "kubectl apply -k deploy/absent",
-                     "kubectl -n holdfast set image pod/POD agents=IMAGE", "helm install holdfast"):
-            with self.subTest(line), self.assertRaises(AssertionError):
-                self.check(shlex.split(line))
+    def applied(self):
+        operator = Operator(self)
+        operator.run("kubectl apply -k deploy/kubernetes", "the start")
+        return operator
 
-    def check(self, words):
-        program, *rest = words
-        if program == "kubectl":
-            if rest[0] == "-n":
-                self.assertIn(rest[1], self.manifests.namespaces)
-                rest = rest[2:]
-            check = getattr(self, f"check_{rest[0]}", None)
-            self.assertIsNotNone(check, f"no test knows kubectl {rest[0]}")
-            check(rest[1:])
-        elif program == "openssl":
-            made = run(words, self.folder)
-            self.assertEqual(made.returncode, 0, made.stderr)
-        elif program == "podman":
-            self.assertIn(rest[0], ("build", "push"))
-            if rest[0] == "build":
-                self.assertTrue((ROOT / rest[rest.index("-f") + 1]).is_file())
-        else:
-            self.fail(f"no test knows {program}")
+    def test_wrong_commands_fail(self):
+        operator = self.applied()
+        for line, message in (
+                ("kubectl label nodes node-3 holdfast-agent=true", 'nodes "node-3" not found'),
+                ("kubectl apply -f deploy/kubernetes/base/names.yaml", "does not exist"),
+                ("kubectl -n other create secret generic holdfast-peers --from-literal=secret=x", '"other" not found'),
+                ("kubectl create secret generic name --from-literals=secret=x", "unknown flag"),
+                ("kubectl apply -k deploy/absent", "no such file"),
+                ("kubectl -n holdfast rollout status statefulset/coordinator", '"coordinator" not found'),
+                ("kubectl -n holdfast wait --for=condition=Ready pod -l app=agent", "no matching resources"),
+                ("kubectl get daemons", "doesn't have a resource type"),
+                ("kubectl -n holdfast set image pod/holdfast-coordinator-0 agent=x", "unable to find container"),
+                ("kubectl -n holdfast exec coordinator-0 -- holdfast status", '"coordinator-0" not found'),
+                ("kubectl drain node-2", "--ignore-daemonsets")):
+            with self.subTest(line):
+                if line == "kubectl drain node-2":
+                    operator.run("kubectl label node node-2 holdfast-agent=true", line)
+                with self.assertRaisesRegex(AssertionError, message):
+                    operator.run(line, "wrong")
 
-    def check_label(self, words):
-        self.assertEqual(words[:2], ["node", "NODE"])
-        key, value = words[2].split("=")
-        self.assertIn({key: value}, self.manifests.selectors)
+    def test_broken_manifests_fail(self):
+        for file, right, wrong in (("base/agent.yaml", "livenessProbe:", "livenesProbe:"),
+                                   ("base/coordinator.yaml", "minAvailable: 1", "minAvailable: [1]"),
+                                   ("base/rbac.yaml", "kind: Role\n", "kind: Rule\n"),
+                                   ("base/config.yaml", "name: holdfast", "name: [holdfast"),
+                                   ("base/kustomization.yaml", "agent.yaml", "agents.yaml")):
+            with self.subTest(wrong):
+                operator = Operator(self)
+                copy = operator.folder / "copy"
+                shutil.copytree(MANIFESTS, copy)
+                text = (copy / file).read_text()
+                self.assertIn(right, text)
+                (copy / file).write_text(text.replace(right, wrong, 1))
+                with self.assertRaises(AssertionError):
+                    operator.run("kubectl apply -k copy", wrong)
 
-    def check_create(self, words):
-        if words[0] == "namespace":
-            self.assertIn(words[1], self.manifests.namespaces)
-            return
-        kind, name, *options = words[1:]
-        self.assertIn(name, self.manifests.secrets)
-        for option in options:
-            key, _, value = option.partition("=")
-            if key == "--from-literal":
-                self.assertIn(kind, "generic")
-                name_of_key = value.split("=")[0]
-                self.assertRegex(self.manifests.text, rf"(key: |/){name_of_key}\b")
-            else:
-                self.assertIn(key, ("--cert", "--key"))
-                self.assertTrue((self.folder / value).is_file(), f"no earlier command makes {value}")
-
-    def check_apply(self, words):
-        self.assertEqual(words[0], "-k")
-        self.assertTrue((ROOT / words[1] / "kustomization.yaml").is_file())
-        if shutil.which("kubectl"):
-            built = run(["kubectl", "kustomize", words[1]], ROOT)
-            self.assertEqual(built.returncode, 0, built.stderr)
-
-    def check_exec(self, words):
-        pod, dashes, program, *arguments = words
-        self.assertIn(pod, self.manifests.first_pods)
-        self.assertEqual((dashes, program), ("--", "holdfast"))
-        if "…" in arguments:
-            arguments = [*self.options, *arguments[arguments.index("…") + 1:]]
-        else:
-            self.options = [word for word in arguments if word != arguments[-1]]
-        here = []
-        for word in arguments:
-            if word.startswith("/etc/holdfast/tls/"):
-                self.assertIn("/etc/holdfast/tls", self.manifests.mounts)
-                word = str(self.folder / ("ca.key" if word.endswith(".key") else "ca.crt"))
-            here.append("localhost:1" if word == "localhost:7070" else word)
-        done = run([BINARIES / "holdfast", "--timeout", "1s", *here], self.folder)
-        self.assertEqual(done.returncode, UNREACHABLE, done.stderr)
-
-    def check_set(self, words):
-        self.assertEqual(words[:2], ["image", "pod/POD"])
-        self.assertIn(words[2].split("=")[0], self.manifests.containers)
-
-    def check_cordon(self, words):
-        self.assertEqual(words, ["NODE"])
-
-    check_uncordon = check_cordon
-
-    def check_drain(self, words):
-        self.assertEqual(words, ["NODE", "--ignore-daemonsets"])
+    def test_a_drain_waits_for_the_coordinators_pod(self):
+        operator = self.applied()
+        drain = "kubectl drain node-2 --ignore-daemonsets --delete-emptydir-data --timeout=1s"
+        with self.assertRaisesRegex(AssertionError, "violate the pod's disruption budget"):
+            operator.run(drain, "before")
+        operator.run("kubectl -n holdfast delete pod holdfast-coordinator-0", "the deletion")
+        operator.run(drain, "after")
 
 
 if __name__ == "__main__":
+    reason = why_not()
+    if reason:
+        print(f"SKIPPED: {reason}")
+        sys.exit(77)
     BINARIES = pathlib.Path(sys.argv.pop()).resolve()
     unittest.main()
