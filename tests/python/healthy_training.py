@@ -33,7 +33,7 @@ def load(path):
     return module
 
 
-def disturbed(example, mode):
+def disturbed(example, mode, recompiles):
     class Disturbed(example.Text):
         """The example calls next() once in each step."""
 
@@ -55,7 +55,7 @@ def disturbed(example, mode):
                 gc.collect()
             if self.steps % EVALUATE == 25:
                 self.evaluate(device, marked=self.steps // EVALUATE % 2 == 1)
-            if self.steps % RECOMPILE == 15:
+            if recompiles and self.steps % RECOMPILE == 15:
                 self.recompile(device)
             if self.steps % WRITE == 5 and dist.get_rank() == 0:
                 self.write()
@@ -100,6 +100,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("example")
     parser.add_argument("--mode", choices=["ddp", "fsdp", "tp", "pipeline"], required=True)
+    parser.add_argument("--no-recompilation", action="store_true")
     own, rest = parser.parse_known_args()
     signal.signal(signal.SIGUSR1, compute_forever)
     if pids := os.environ.get("HOLDFAST_TEST_PIDS"):
@@ -107,7 +108,7 @@ def main():
     torch.set_num_threads(1)
     example = load(own.example)
     original = load(own.example)
-    example.Text = disturbed(original, own.mode)
+    example.Text = disturbed(original, own.mode, not own.no_recompilation)
     example.spread = lambda model, *_: parallel.spread(model, own.mode, original)
     sys.argv[1:] = [*rest, "--mode", "ddp"]  # any mode that is distributed
     example.main()

@@ -2,7 +2,7 @@
 
 HOLDFAST_FAULTS=30 makes thirty faults, of the seed HOLDFAST_FAULT_SEED (default 1). HOLDFAST_FAULT_TABLE
 is a file that gets one row of each. Every fault has its own job of four ranks on four nodes, which are
-network namespaces. The training is the disturbed one of test_healthy.py.
+network namespaces. The training is that of test_healthy.py without recompilation, which takes long to start.
 """
 
 import datetime
@@ -25,7 +25,8 @@ EXAMPLE = HERE.parents[1] / "client/examples/nanogpt/train.py"
 FAULTS = int(os.environ.get("HOLDFAST_FAULTS", 0))
 SEED = int(os.environ.get("HOLDFAST_FAULT_SEED", 1))
 RANKS = 4
-WARM_STEPS, WARM_SECONDS = 40, 30  # at least, before a fault
+WARM_STEPS, WARM_SECONDS = 30, 20  # at least, before a fault
+SLOW_BYTES_PER_S = 2_000_000
 # Operations must be large enough to show a slow link.
 SIZE = ["--batch", "8", "--length", "64", "--width", "96", "--heads", "4", "--layers", "2"]
 
@@ -73,7 +74,8 @@ class Job:
             "run", "--job", name, "--detach", "--nnodes", str(RANKS), "--nproc-per-node", "1",
             "--grace", "2s", "--env", f"HOLDFAST_TEST_PIDS={pids}", "--env", "GLOO_SOCKET_IFNAME=eth0",
             "--env", "OMP_NUM_THREADS=1", "--", sys.executable, str(HERE / "healthy_training.py"),
-            str(EXAMPLE), "--mode", mode, "--steps", str(10**7), "--job", name, *SIZE)
+            str(EXAMPLE), "--mode", mode, "--steps", str(10**7), "--job", name,
+            "--no-recompilation", *SIZE)
         assert done.returncode == 0, done.stderr
 
     def answer(self, *command):
@@ -97,17 +99,19 @@ class Job:
 
 
 def inject(kind, pid, node, cluster):
-    """Returns the function that ends the fault."""
-    if kind in ("SIGKILL", "SIGSTOP", "spin"):
-        os.kill(pid, {"SIGKILL": signal.SIGKILL, "SIGSTOP": signal.SIGSTOP, "spin": signal.SIGUSR1}[kind])
-        return lambda: None
+    """Returns the time of the fault and the function that ends it."""
     if kind == "CPU quota":  # a third of what the rank has used
-        before, since = cpu_seconds(pid), time.monotonic()
+        before, begin = cpu_seconds(pid), time.monotonic()
         time.sleep(5)
-        return limit_cpu(pid, (cpu_seconds(pid) - before) / (time.monotonic() - since) / 3)
+        share = (cpu_seconds(pid) - before) / (time.monotonic() - begin) / 3
+        return time.time(), limit_cpu(pid, share)
+    since = time.time()
     if kind == "cut link":
-        return cluster.lan.cut(node)
-    return cluster.lan.slow_down(node, 2_000_000)
+        return since, cluster.lan.cut(node)
+    if kind == "slow link":
+        return since, cluster.lan.slow_down(node, SLOW_BYTES_PER_S)
+    os.kill(pid, {"SIGKILL": signal.SIGKILL, "SIGSTOP": signal.SIGSTOP, "spin": signal.SIGUSR1}[kind])
+    return since, lambda: None
 
 
 def names(incident, rank, node):
@@ -156,14 +160,13 @@ def test_random_faults_are_attributed(cluster, tmp_path):
         job = Job(cluster, f"fault-{number}", mode, pids)
         end = None
         try:
-            wait_until(lambda: job.step() >= 1, 180, what=f"training of {job.name}")
+            wait_until(lambda: job.step() >= 1, 600, what=f"training of {job.name}")
             time.sleep(WARM_SECONDS)
-            wait_until(lambda: job.step() >= WARM_STEPS, 180, what=f"steps of {job.name}")
+            wait_until(lambda: job.step() >= WARM_STEPS, 300, what=f"steps of {job.name}")
             early = job.incidents()
             pid = job.pid(rank)
             node = cluster.lan.node_of(pid)
-            since = time.time()
-            end = inject(kind, pid, node, cluster)
+            since, end = inject(kind, pid, node, cluster)
             incident, suspicion, verdict = watch(kind, job, cluster, since)
         finally:
             if end is not None:
