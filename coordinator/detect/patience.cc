@@ -10,7 +10,7 @@ constexpr double kStepFactor = 1.5;     // times the rank's own steps, or the co
 constexpr double kIdleSteps = 2;        // the rank's own steps, subtracted from its idle time
 constexpr double kPauseFactor = 1.25;   // times the longest pause of the job
 constexpr double kDurationFactor = 10;  // times an operation's 99th percentile, up to absent_after
-constexpr double kSuspectFactor = 2;    // times an operation's 99th percentile
+constexpr double kSuspectFactor = 2;    // times an operation's 99th percentile, or a step
 
 uint64_t Nanos(double value) { return static_cast<uint64_t>(std::max(0.0, value)); }
 
@@ -27,8 +27,16 @@ uint64_t Patience::P99Of(const Operation& operation) const {
 }
 
 uint64_t Patience::ToSuspect(const Operation& operation) const {
+  auto usual = static_cast<double>(P99Of(operation));
+  if (usual == 0) {
+    // Its duration is not measured. It usually ends within a step of the ranks that wait.
+    for (const Operation::Starter& starter : operation.starters) {
+      usual = std::max(usual, MaxOf(table_.rank(starter.rank).steps_ns.values()));
+    }
+    usual = std::min(usual, static_cast<double>(options_.absent_after.count()) / kSuspectFactor);
+  }
   return std::max(static_cast<uint64_t>(options_.hang_after.count()),
-                  Nanos(kSuspectFactor * static_cast<double>(P99Of(operation))));
+                  Nanos(kSuspectFactor * usual));
 }
 
 bool Patience::KnowsSteps(uint32_t rank) const { return table_.rank(rank).steps_ns.full(); }

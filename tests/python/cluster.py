@@ -44,11 +44,14 @@ class Cluster:
         self.data = pathlib.Path(data or self.root).resolve()  # where versions are written
         self.nodes = nodes
         self.agent_settings = [f"arena.bytes={arena_bytes}", *agent_settings]
+        self.coordinator_settings = []
+        self.settings_of_node = {}  # of single agents
+        self.command_of_node = {}   # a command that runs the agent's, for example in a network namespace
         self.coordinator = None
         self.agents = {}
 
-    def _start(self, log, program, settings):
-        arguments = [str(self.programs / program)]
+    def _start(self, log, program, settings, prefix=()):
+        arguments = [*prefix, str(self.programs / program)]
         for setting in settings:
             arguments += ["--set", setting]
         with open(self.root / log, "ab") as out:
@@ -71,7 +74,8 @@ class Cluster:
 
     def start_coordinator(self):
         self.coordinator = self._start("coordinator.log", "holdfast-coordinator", [
-            "cluster=local", f"listen={self.endpoint}", f"data_dir={self.root}/coordinator"])
+            "cluster=local", f"listen={self.endpoint}", f"data_dir={self.root}/coordinator",
+            *self.coordinator_settings])
 
     def start_agent(self, node=0):
         home = self.root / f"n{node}"
@@ -80,7 +84,8 @@ class Cluster:
             "cluster=local", f"node=n{node}", f"coordinator={self.endpoint}",
             f"data_listen=unix:{home}/d.sock", f"peers.listen=unix:{home}/p.sock",
             f"run_dir={home}/run", f'data_dirs=["{self.data}/n{node}/data"]', "disk.every=1",
-            "workers.enabled=true", f"workers.log_dir={home}/log", *self.agent_settings])
+            "workers.enabled=true", f"workers.log_dir={home}/log", *self.agent_settings,
+            *self.settings_of_node.get(node, [])], self.command_of_node.get(node, []))
         wait_until(lambda: self.agents[node].poll() is not None or _peer_pid(self.socket(node)),
                    what=f"agent n{node}")
         if self.agents[node].poll() is not None:

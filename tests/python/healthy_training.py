@@ -1,21 +1,29 @@
 """The example's training, disturbed as real training is and healthy: data stalls, evaluations, files
-written by rank 0, garbage collection.
+written by rank 0, recompilation, garbage collection.
 
-    healthy_training.py EXAMPLE [arguments of the example]
+    healthy_training.py EXAMPLE --mode ddp|fsdp|tp|pipeline [other arguments of the example]
+
+SIGUSR1 makes the fault of a rank that computes forever. With HOLDFAST_TEST_PIDS, each rank writes its
+process ID to a file of that folder.
 """
 
+import argparse
 import gc
 import importlib.util
 import os
 import pathlib
 import random
+import signal
 import sys
 import tempfile
 import time
 
 import holdfast.torch as hf
+import parallel
 import torch
 import torch.distributed as dist
+
+EVALUATE, WRITE, RECOMPILE = 100, 60, 80  # steps between two of each
 
 
 def load(path):
@@ -25,16 +33,17 @@ def load(path):
     return module
 
 
-def disturbed(example):
+def disturbed(example, mode, recompiles):
     class Disturbed(example.Text):
         """The example calls next() once in each step."""
 
-        def __init__(self, *arguments):
-            super().__init__(*arguments)
+        def __init__(self, path, length, batch, rank):
+            super().__init__(path, length, batch, parallel.data_rank(mode))
             hf.record_collectives()
             self.steps = 0
-            self.random = random.Random(dist.get_rank())
-            self.evaluated = example.GPT(len(self.alphabet), self.length, 64, 4, 2)
+            self.random = random.Random(rank)
+            self.held_out = example.Text(path, length, batch, 1000 + rank)
+            self.evaluated = example.GPT(len(self.alphabet), length, 64, 4, 2)
             self.folder = pathlib.Path(tempfile.mkdtemp(prefix="hf-rank"))
 
         def next(self, device):
@@ -44,9 +53,11 @@ def disturbed(example):
             if self.random.random() < 0.03:
                 list(range(self.random.randrange(1_000_000)))
                 gc.collect()
-            if self.steps % 150 == 0:
-                self.evaluate(device, marked=self.steps % 300 == 0)
-            if self.steps % 100 == 0 and dist.get_rank() == 0:
+            if self.steps % EVALUATE == 25:
+                self.evaluate(device, marked=self.steps // EVALUATE % 2 == 1)
+            if recompiles and self.steps % RECOMPILE == 15:
+                self.recompile(device)
+            if self.steps % WRITE == 5 and dist.get_rank() == 0:
                 self.write()
             return super().next(device)
 
@@ -58,7 +69,15 @@ def disturbed(example):
             end = time.monotonic() + self.random.uniform(1, 4)
             with torch.no_grad():
                 while time.monotonic() < end:
-                    self.evaluated(*super().next(device))
+                    self.evaluated(*self.held_out.next(device))
+
+        def recompile(self, device):
+            """Compiles for one length of sequences, and again for another one."""
+            torch.compiler.reset()
+            compiled = torch.compile(self.evaluated, backend="aot_eager", dynamic=False)
+            tokens, targets = self.held_out.next(device)
+            for length in self.random.sample(range(2, self.length + 1), 2):
+                compiled(tokens[:, :length], targets[:, :length]).backward()
 
         def write(self):
             """Rank 0 writes a file. The other ranks wait for rank 0 in the next step."""
@@ -72,10 +91,26 @@ def disturbed(example):
     return Disturbed
 
 
+def compute_forever(*_):
+    while True:
+        pass
+
+
 def main():
-    example = load(sys.argv.pop(1))
+    parser = argparse.ArgumentParser()
+    parser.add_argument("example")
+    parser.add_argument("--mode", choices=["ddp", "fsdp", "tp", "pipeline"], required=True)
+    parser.add_argument("--no-recompilation", action="store_true")
+    own, rest = parser.parse_known_args()
+    signal.signal(signal.SIGUSR1, compute_forever)
+    if pids := os.environ.get("HOLDFAST_TEST_PIDS"):
+        pathlib.Path(pids, f"rank-{os.environ['RANK']}").write_text(str(os.getpid()))
     torch.set_num_threads(1)
-    example.Text = disturbed(example)
+    example = load(own.example)
+    original = load(own.example)
+    example.Text = disturbed(original, own.mode, not own.no_recompilation)
+    example.spread = lambda model, *_: parallel.spread(model, own.mode, original)
+    sys.argv[1:] = [*rest, "--mode", "ddp"]  # any mode that is distributed
     example.main()
 
 

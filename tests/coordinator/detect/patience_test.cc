@@ -34,6 +34,28 @@ TEST(PatienceTest, PatienceCoversOneAndAHalfOfTheLongestStep) {
   }
 }
 
+TEST(PatienceTest, ATransferOfUnknownDurationIsSuspectedAfterTwoSteps) {
+  // Gloo does not report how long sends and receives take. On a busy machine, steps take seconds.
+  struct Case {
+    uint64_t step_s;
+    double age_s;
+    size_t found;
+  };
+  for (const Case& c :
+       {Case{0, 5.5, 1}, Case{4, 7.5, 0}, Case{4, 8.5, 1}, Case{90, 59, 0}, Case{90, 61, 1}}) {
+    FakeJob job(4);
+    job.AddComm(kAll, CommunicatorRole::kPipeline, {0, 1, 2, 3});
+    job.Complete(kAll, 30, CollectiveKind::kReceive);
+    if (c.step_s > 0) job.state(0).steps = {{99, c.step_s * 1'000'000'000}};
+    job.Evaluate();
+    job.Advance(seconds(70));
+    job.AddFlight(0, kAll, CollectiveKind::kReceive, 30, c.age_s, 1024,
+                  PeerEdge{Rank{2}, Direction::kReceive, EdgeState::kIdle, 0});
+    const size_t verdicts = job.Evaluate().size();  // after a minute
+    EXPECT_EQ(verdicts + job.detector.suspicions().size(), c.found) << c.step_s << " " << c.age_s;
+  }
+}
+
 TEST(PatienceTest, PatienceCountsFromTheLastStepOnceOthersWait) {
   // In a job that communicates every two minutes, the others reach the operation long after the
   // rank has hung. `known`: the steps that the rank reported before.
