@@ -65,6 +65,15 @@ uint64_t Patience::UsualPause(const Operation& operation, uint32_t rank,
   pause = std::max(pause, kPauseFactor * static_cast<double>(table_.longest_pause_ns()));
   const uint32_t subject = rank == kNone ? operation.starters.front().rank : rank;
   pause = std::max(pause, kStepFactor * MaxOf(table_.rank(subject).steps_ns.values()));
+  if (rank != kNone && KnowsSteps(rank)) {
+    // All ranks may be slow in this step: they compile, or the machine is overloaded.
+    for (const Operation::Starter& starter : operation.starters) {
+      const RankState& other = table_.rank(starter.rank).latest;
+      if (other.step != table_.rank(rank).latest.step) continue;
+      pause = std::max(pause, kStepFactor * (static_cast<double>(other.since_step_ns) -
+                                             static_cast<double>(starter.flight->age_ns)));
+    }
+  }
   const bool first = !table_.any_completed() && !KnowsSteps(subject);
   if (first || (rank != kNone && !table_.rank(rank).has_begun())) {
     // For a first operation, only the time that the other ranks needed to reach it is known.

@@ -79,6 +79,32 @@ TEST(PatienceTest, PatienceCountsFromTheLastStepOnceOthersWait) {
   }
 }
 
+TEST(PatienceTest, PatienceCoversOneAndAHalfOfWhatOthersNeededInTheStep) {
+  // All ranks need more than a minute for this step, and one of them a little more.
+  FakeJob job(6);
+  job.AddComm(kAll, CommunicatorRole::kData, {0, 1, 2, 3, 4, 5});
+  job.Complete(kAll, 30);
+  for (uint64_t step = 0; step < 8; ++step) {
+    job.state(3).steps.push_back({100 + step, 1'000'000'000});
+  }
+  for (uint32_t rank = 0; rank < 6; ++rank) job.state(rank).step = 108;
+  job.Evaluate();
+  job.state(3).steps.clear();
+  const auto find_after = [&](uint64_t s, double waited_s) {
+    job.ClearFlights();
+    for (uint32_t rank = 0; rank < 6; ++rank) {
+      job.state(rank).since_step_ns = s * 1'000'000'000;
+      if (rank != 3) job.AddFlight(rank, kAll, kReduce, 30, waited_s);
+    }
+    return job.Evaluate();
+  };
+  job.Advance(seconds(96));
+  EXPECT_THAT(find_after(96, 21), IsEmpty());
+  EXPECT_THAT(job.detector.suspicions(), SizeIs(1));
+  job.Advance(seconds(30));
+  EXPECT_THAT(find_after(126, 51), SizeIs(1));
+}
+
 TEST(PatienceTest, AnOperationThatAMemberHasLeftNeedsMorePatience) {
   // Rank 0 compiles, and does not notice that the operation of the pair has ended.
   constexpr uint64_t kPair = 0xb;
