@@ -88,7 +88,8 @@ Status NodeIndexes::MakeForCommit(const IndexedVersion& of,
     const auto known = committed_.find(of.job);
     if (known != committed_.end() && known->second.request == request) return Status::Ok();
   }
-  HOLDFAST_ASSIGN_OR_RETURN(std::string bytes, MakeNodeIndex(shards_, damage_, of, shards));
+  HOLDFAST_ASSIGN_OR_RETURN(std::string bytes,
+                            MakeNodeIndex(shards_, NoDamageReporter(), of, shards));
   HOLDFAST_ASSIGN_OR_RETURN(const VersionIndex made,
                             VersionIndex::Open(std::as_bytes(std::span(bytes))));
   // A shard that could not be read may be readable when it is requested.

@@ -34,7 +34,8 @@ class NodeIndexes {
   /// Returns the index of those of `wanted` that this node has. Blocks.
   Result<IndexBytes> OfNode(const IndexedVersion& of, const std::vector<IndexedShard>& wanted);
   /// Makes the index of this node's shards of a version that was committed, in place of the one of
-  /// an earlier version of the job. Blocks.
+  /// an earlier version of the job. `shards` are those on this node's disks, and need not be the
+  /// images that were committed. The work therefore reports no damage. Blocks.
   Status MakeForCommit(const IndexedVersion& of, const std::vector<IndexedShard>& shards);
 
  private:

@@ -127,8 +127,22 @@ TEST_F(CommittedIndexesTest, AnIndexThatLacksAShardIsNotKept) {
   }
   Commit(AtStep(10));
   ASSERT_NO_FATAL_FAILURE(Tick());
+  EXPECT_EQ(volume_->List().size(), 2U) << "the scrubber and the readers of shards report damage";
   ASSERT_TRUE(volume_->RemoveVersion("job", AtStep(10)).ok());
   EXPECT_EQ(Requested(AtStep(10)), 0U);
+}
+
+// Versions of two lives of a store may have one number. The shard on disk does not show which image
+// was committed.
+TEST_F(CommittedIndexesTest, AnotherImageInMemoryStays) {
+  const RankLease rank = *Reserve("job", Rank{3});
+  Put(rank, AtStep(10));
+  ASSERT_NO_FATAL_FAILURE(Publish(AtStep(10)));
+  Commit(AtStep(10));
+  ASSERT_NO_FATAL_FAILURE(Tick());
+  EXPECT_TRUE(rank->slots.view().Has(AtStep(10)));
+  ASSERT_TRUE(volume_->RemoveVersion("job", AtStep(10)).ok());
+  EXPECT_EQ(Requested(AtStep(10)), 2U);
 }
 
 }  // namespace
