@@ -95,7 +95,7 @@ Result<ShardGroup> GroupReporter::Read(const Place& place, const ShardSeal& seal
     return source->Read(seal, chunks);
   };
   HOLDFAST_ASSIGN_OR_RETURN(const ShardHeader header, ReadShardHeader(seal, read, &image));
-  HOLDFAST_ASSIGN_OR_RETURN(const ImageRange range, SealsOf(image));
+  HOLDFAST_ASSIGN_OR_RETURN(const holdfast::ImageRange range, SealsOf(image));
   HOLDFAST_ASSIGN_OR_RETURN(const std::vector<std::byte> seals,
                             ReadImageBytes(seal, read, range.begin, range.end));
   const std::string_view extra(reinterpret_cast<const char*>(header.extras.data()),

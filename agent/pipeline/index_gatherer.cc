@@ -113,8 +113,21 @@ std::vector<IndexGatherer::Node> IndexGatherer::Assign() const {
   return list;
 }
 
+Result<std::string> IndexGatherer::Own(const Node& node) {
+  // The one that was made at the commit, or for a peer.
+  const auto reader = tools_.reach.local.Open(NodeIndexRequest(of_, node.shards));
+  if (!reader) return MakeNodeIndex(tools_.local, tools_.damage, of_, node.shards);
+  std::string bytes;
+  for (;;) {
+    HOLDFAST_ASSIGN_OR_RETURN(const auto piece, (*reader)->Read(bytes.size(), kPeerUnitBytes,
+                                                                tools_.clock.Now() + kUnitTime));
+    if (piece.empty()) return bytes;
+    bytes.append(reinterpret_cast<const char*>(piece.data()), piece.size());
+  }
+}
+
 Result<std::string> IndexGatherer::Fetch(const Node& node) {
-  if (node.address.empty()) return MakeNodeIndex(tools_.local, tools_.damage, of_, node.shards);
+  if (node.address.empty()) return Own(node);
   return Receive(node, NodeIndexRequest(of_, node.shards));
 }
 

@@ -80,6 +80,8 @@ class IndexGatherer {
   Status Check(const std::string& bytes) const;
   /// Adds what the node describes.
   Status AddNode(const Node& node);
+  /// Returns the index of this node's shards.
+  Result<std::string> Own(const Node& node);
   Result<std::string> Fetch(const Node& node);
   /// Reads the answer of a node to its end.
   Result<std::string> Receive(const Node& node, const PeerRequest& request);

@@ -30,6 +30,7 @@ void JobService::Apply(JobState state) {
     parts_.release.Cancel(state.job);
   }
   parts_.commits.Add(state);
+  parts_.indexes.SetJobState(state);
   const JobState before = known == nullptr ? JobState{} : *known;
   const JobState& now = parts_.jobs.Set(std::move(state));
   parts_.peer_source.SetIncarnation(now.job, now.incarnation);
@@ -132,6 +133,7 @@ void JobService::Forget(const JobState& state) {
 void JobService::Tick() {
   parts_.groups.Tick();
   parts_.commits.Tick();
+  parts_.indexes.Tick();
   parts_.shared.WarnOfHang(parts_.preparer.OldestCopyMs());
   parts_.ranks.ForEach([this](RankPipeline& rank) {
     const SegmentOwner& owner = rank.segment.owner();
@@ -152,6 +154,7 @@ void JobService::Drop(const std::string& job) {
   parts_.processes.ForgetGoodbyes(job);
   parts_.commits.Drop(job);
   parts_.peer_source.Forget(job);
+  parts_.indexes.Drop(job);
   parts_.shared.Forget(job);
   parts_.warnings.Set("parity/" + job, "");
 }

@@ -3,6 +3,7 @@
 #include <map>
 #include <string>
 
+#include "agent/pipeline/committed_indexes.h"
 #include "agent/pipeline/disk_retention.h"
 #include "agent/pipeline/group_reporter.h"
 #include "agent/pipeline/job_release.h"
@@ -28,6 +29,7 @@ struct JobParts {
   DiskRetention& disks;
   GroupReporter& groups;
   KnownCommits& commits;
+  CommittedIndexes& indexes;
   SharedTiers& shared;
   ShardPreparer& preparer;
   SaveService& saves;

@@ -121,6 +121,7 @@ class Node final : public DirectiveHandler {
   DiskRetention disks_;
   GroupReporter groups_;
   KnownCommits commits_;
+  CommittedIndexes indexes_;
   SharedTiers shared_;
   ParityService parity_;
 

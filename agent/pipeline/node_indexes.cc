@@ -4,10 +4,20 @@
 #include <span>
 #include <utility>
 
+#include "storage/format/version_index.h"
+
 namespace holdfast::agent {
 namespace {
 // Several starts of several jobs may restore at the same time.
 constexpr size_t kKept = 4;
+
+// Jobs whose index at the newest commit is kept.
+constexpr size_t kJobsKept = 16;
+
+/// Returns what an index was made for. The incarnation of the peers does not change the index.
+std::string NameOf(const IndexedVersion& of, const std::vector<IndexedShard>& shards) {
+  return of.job + "/" + ToString(of.version) + "/" + NodeIndexRequest(of, shards).group;
+}
 
 /// Makes the index when its first bytes are requested.
 class NodeIndexReader final : public PeerReader {
@@ -53,9 +63,12 @@ Result<std::unique_ptr<PeerReader>> NodeIndexes::Open(const PeerRequest& request
 
 Result<IndexBytes> NodeIndexes::OfNode(const IndexedVersion& of,
                                        const std::vector<IndexedShard>& wanted) {
-  // The incarnation of the peers does not change the index.
-  const std::string request =
-      of.job + "/" + ToString(of.version) + "/" + NodeIndexRequest(of, wanted).group;
+  const std::string request = NameOf(of, wanted);
+  {
+    MutexLock lock(mutex_);
+    const auto known = committed_.find(of.job);
+    if (known != committed_.end() && known->second.request == request) return known->second.bytes;
+  }
   MutexLock lock(making_);
   const auto known = std::find_if(made_.begin(), made_.end(),
                                   [&](const Made& made) { return made.request == request; });
@@ -65,6 +78,30 @@ Result<IndexBytes> NodeIndexes::OfNode(const IndexedVersion& of,
   if (made_.size() == kKept) made_.pop_front();
   made_.push_back({request, made});
   return IndexBytes(made);
+}
+
+Status NodeIndexes::MakeForCommit(const IndexedVersion& of,
+                                  const std::vector<IndexedShard>& shards) {
+  const std::string request = NameOf(of, shards);
+  {
+    MutexLock lock(mutex_);
+    const auto known = committed_.find(of.job);
+    if (known != committed_.end() && known->second.request == request) return Status::Ok();
+  }
+  HOLDFAST_ASSIGN_OR_RETURN(std::string bytes,
+                            MakeNodeIndex(shards_, NoDamageReporter(), of, shards));
+  HOLDFAST_ASSIGN_OR_RETURN(const VersionIndex made,
+                            VersionIndex::Open(std::as_bytes(std::span(bytes))));
+  // A shard that could not be read may be readable when it is requested.
+  if (made.shards() != shards.size()) {
+    return UnavailableError("some of the shards were removed or could not be read");
+  }
+  MutexLock lock(mutex_);
+  if (committed_.size() >= kJobsKept && !committed_.contains(of.job)) {
+    committed_.erase(committed_.begin());
+  }
+  committed_[of.job] = {request, std::make_shared<const std::string>(std::move(bytes))};
+  return Status::Ok();
 }
 
 }  // namespace holdfast::agent

@@ -2,6 +2,7 @@
 
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -14,9 +15,9 @@ namespace holdfast::agent {
 /// Bytes of an index that several readers share.
 using IndexBytes = std::shared_ptr<const std::string>;
 
-/// The indexes that this node serves to its peers: the index of its shards, which is made once for
-/// all peers, and that of the complete version, which this node also needs for itself or makes for
-/// them. Thread-safe.
+/// The indexes that this node serves to its peers and to itself: the index of its shards, which is
+/// made once, at the commit or at the first request, and that of the complete version, which this
+/// node also needs for itself or makes for them. Thread-safe.
 class NodeIndexes {
  public:
   /// Returns the index of a version if it has been made; otherwise begins to make it and returns
@@ -32,6 +33,10 @@ class NodeIndexes {
   Result<std::unique_ptr<PeerReader>> Open(const PeerRequest& request);
   /// Returns the index of those of `wanted` that this node has. Blocks.
   Result<IndexBytes> OfNode(const IndexedVersion& of, const std::vector<IndexedShard>& wanted);
+  /// Makes the index of this node's shards of a version that was committed, in place of the one of
+  /// an earlier version of the job. `shards` are those on this node's disks, and need not be the
+  /// images that were committed. The work therefore reports no damage. Blocks.
+  Status MakeForCommit(const IndexedVersion& of, const std::vector<IndexedShard>& shards);
 
  private:
   struct Made {
@@ -41,10 +46,11 @@ class NodeIndexes {
 
   const LocalShards& shards_;
   DamageReporter& damage_;
-  Mutex making_;                                        // held while an index is made
+  Mutex making_;                                        // held while an index is made for a request
   std::deque<Made> made_ HOLDFAST_GUARDED_BY(making_);  // the newest last
   Mutex mutex_;
   Whole whole_ HOLDFAST_GUARDED_BY(mutex_);
+  std::map<std::string, Made> committed_ HOLDFAST_GUARDED_BY(mutex_);  // by job
 };
 
 }  // namespace holdfast::agent

@@ -33,7 +33,7 @@ ShardPreparer::ShardPreparer(const RestoreTools& tools, int64_t wait_ms, LoopQue
 void ShardPreparer::Apply(PrepareShard prepare) {
   const ShardKey key = prepare.identity.key();
   if (auto running = running_.find({key, prepare.into}); running != running_.end()) {
-    running->second.push_back(prepare.request);
+    running->second.push_back(std::move(prepare));
     return;
   }
   // A shard can go to a tier that is stored without memory on this node.
@@ -51,8 +51,8 @@ void ShardPreparer::Start(PrepareShard prepare, RankLease rank) {
   // Peers refuse older incarnations, so that a missing job state does no harm.
   const Incarnation version = prepare.identity.version.incarnation;
   PrepareTask task{std::move(prepare), job == nullptr ? version : job->incarnation};
-  std::vector<uint64_t>& waiting = running_[{key, into}];
-  waiting.push_back(task.request);
+  std::vector<PrepareShard>& waiting = running_[{key, into}];
+  waiting.push_back(task);
   // The coordinator may have repeated a directive that was parked. Each restore of the same shard
   // would fill another slot, until none is left for saves.
   if (waiting.size() > 1) return;
@@ -83,7 +83,7 @@ void ShardPreparer::StartParity(PrepareShard prepare) {
   if (!image) return refuse(image.error());
   const JobState* known = jobs_.Find(key.job);
   const Incarnation current = known == nullptr ? Incarnation{} : known->incarnation;
-  running_[{key, into}].push_back(prepare.request);
+  running_[{key, into}].push_back(prepare);
   auto task = [this, prepare = PrepareTask{std::move(prepare), current},
                bytes = image->image_bytes()] {
     const ShardKey shard = prepare.identity.key();
@@ -111,8 +111,15 @@ void ShardPreparer::Finish(const ShardKey& key, Tier into, const Status& status)
   if (waiting.empty()) return;
   Log(status.ok() ? LogLevel::kInfo : LogLevel::kWarn, "ShardPrepared",
       {Kv("shard", ToString(key)), Kv("tier", ToString(into)), Kv("outcome", status.ToString())});
-  for (uint64_t request : waiting.mapped()) {
-    if (request != 0) tools_.link.Report(Prepared{request, status});
+  std::vector<PrepareShard>& prepares = waiting.mapped();
+  for (size_t i = 0; i < prepares.size(); ++i) {
+    // The failure is that of the source of the first directive. The others may name other sources,
+    // and the coordinator would give up replicas that nobody has read.
+    if (i > 0 && !status.ok()) {
+      Apply(std::move(prepares[i]));
+    } else if (prepares[i].request != 0) {
+      tools_.link.Report(Prepared{prepares[i].request, status});
+    }
   }
   if (Session* session = sessions_.FindReady(key.job, key.rank)) {
     if (status.ok() && into == Tier::kMemory) session->restores.prepared = key.version;

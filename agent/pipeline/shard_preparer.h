@@ -68,8 +68,9 @@ class ShardPreparer {
   ParityService& parity_;
   const JobTable& jobs_;
   SessionTable& sessions_;
-  /// Shards that are being brought to a tier, with the requests that wait for each.
-  std::map<std::pair<ShardKey, Tier>, std::vector<uint64_t>> running_;
+  /// Shards that are being brought to a tier: the directive that is carried out, and those that
+  /// wait.
+  std::map<std::pair<ShardKey, Tier>, std::vector<PrepareShard>> running_;
   std::vector<Parked> parked_;
   Executor repairs_;  // restores to disk
   /// Copies to shared tiers and restores from there. Their file systems may hang.

@@ -80,13 +80,4 @@ std::vector<Rank> VersionReplicas::Parity() const {
   return parity;
 }
 
-DamageReporter& NoDamageReporter() {
-  class Ignore final : public DamageReporter {
-    bool OnDamaged(const ShardKey&, Tier, const Status&) override { return false; }
-    void OnLost(const ShardKey&, Tier, const Status&) override {}
-  };
-  static Ignore ignore;
-  return ignore;
-}
-
 }  // namespace holdfast::cli

@@ -74,7 +74,4 @@ class VersionReplicas {
   std::map<Rank, std::vector<ShardSource>> replicas_;
 };
 
-/// Ignores damage. An agent finds and reports the damage of its replicas when it sends them.
-DamageReporter& NoDamageReporter();
-
 }  // namespace holdfast::cli

@@ -16,6 +16,15 @@ bool AllDone(std::span<const WantedChunk> chunks) {
 
 }  // namespace
 
+DamageReporter& NoDamageReporter() {
+  class Ignore final : public DamageReporter {
+    bool OnDamaged(const ShardKey&, Tier, const Status&) override { return false; }
+    void OnLost(const ShardKey&, Tier, const Status&) override {}
+  };
+  static Ignore ignore;
+  return ignore;
+}
+
 SourceSelector::SourceSelector(ShardKey key, uint64_t digest, const SourceList& sources,
                                DamageReporter& damage)
     : key_(std::move(key)), digest_(digest), damage_(damage) {

@@ -20,6 +20,9 @@ class DamageReporter {
   virtual void OnLost(const ShardKey& key, Tier tier, const Status& how) = 0;
 };
 
+/// Ignores damage: for readers that decide nothing about a replica.
+DamageReporter& NoDamageReporter();
+
 /// Is called when `source` failed. `next` is the source that is read instead; null: none is left.
 using FailureObserver =
     std::function<void(const ChunkSource& source, const Status& how, const ChunkSource* next)>;

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
+#include <future>
+
 #include "base/clock.h"
 #include "base/job_name.h"
 #include "tests/agent/pipeline/parts.h"
@@ -74,6 +76,9 @@ TEST_F(KnownCommitsTest, AJobThatSavesEveryStepDoesNotSyncEveryStep) {
   for (uint64_t step = 11; step < 20; ++step) {
     commits_->Add(StateWith({CommitOf(step)}));
     commits_->Tick();
+    std::promise<void> idle;
+    ASSERT_TRUE(background_.Post([&idle] { idle.set_value(); }));
+    idle.get_future().wait();
   }
   EXPECT_THAT(Stored(), ElementsAre(CommitOf(10)));
   clock_.Advance(std::chrono::seconds(2));

@@ -126,6 +126,21 @@ TEST_F(RestoreTest, RepeatedDirectivesBeforeTheRankConnectsFillOneSlot) {
   EXPECT_EQ(filled, 1U);
 }
 
+// A simulation found this: a restarted coordinator chose another source while the read from the
+// first one still ran, and gave up a good replica because of that read's failure.
+TEST_F(RestoreTest, TheFailureOfOneSourceDoesNotAnswerForAnother) {
+  Start();
+  TrainAndLeave(2);
+  LoseMemory();
+  const uint64_t elsewhere = node_->coordinator.Prepare(Prepare(Shard(2), Tier::kMemory, "node-1"));
+  const uint64_t here = node_->coordinator.Prepare(Prepare(Shard(2), Tier::kDisk));
+  auto trainer = NextRun();
+  ASSERT_TRUE(trainer);
+  EXPECT_FALSE(AwaitPrepared(elsewhere).ok());
+  EXPECT_EQ(AwaitPrepared(here), Status::Ok());
+  EXPECT_TRUE(node_->coordinator.Holds(Shard(2).key(), Tier::kMemory));
+}
+
 TEST_F(RestoreTest, ADecidedVersionIsReadFromDiskWithoutADirective) {
   Start();
   TrainAndLeave(1);
