@@ -41,10 +41,11 @@ void BindNode(AgentConfig& config, ConfigSchema& schema) {
              "Address of the coordinator: unix:/path or host:port. Of several coordinators: all "
              "addresses, separated by commas. host:port only with [tls], or with "
              "insecure_loopback.");
-  schema.Add("relay_return_s", &config.relay_return_s,
-             "Seconds, on average, after which an agent returns to a relay earlier in the list of "
-             "coordinator that serves again. 0: it stays where it is.",
-             0, 86'400);
+  schema.Add(
+      "relay_return_s", &config.relay_return_s,
+      "Seconds, on average, after which an agent returns to a relay earlier in that list that "
+      "serves again; 0: never.",
+      0, 86'400);
   schema.Add(
       "data_listen", &config.data_listen,
       "Address for shard readers (agents, operators): unix:/path or host:port (port 0: any). "

@@ -113,8 +113,8 @@ void ShardPreparer::Finish(const ShardKey& key, Tier into, const Status& status)
       {Kv("shard", ToString(key)), Kv("tier", ToString(into)), Kv("outcome", status.ToString())});
   std::vector<PrepareShard>& prepares = waiting.mapped();
   for (size_t i = 0; i < prepares.size(); ++i) {
-    // The failure is that of the source of the first directive. The others may name other sources,
-    // and the coordinator would give up replicas that nobody has read.
+    // The failure is that of the source of the first directive. The others may name other sources:
+    // with this failure, the coordinator would give up replicas that were never read.
     if (i > 0 && !status.ok()) {
       Apply(std::move(prepares[i]));
     } else if (prepares[i].request != 0) {
