@@ -50,8 +50,8 @@ class LifetimeTest(ClusterTest):
         identity, authorities = folder / "relay.pem", folder / "ca.crt"
         folder.mkdir()
         shutil.copy(cluster.folder("coordinator") / "tls" / "ca.crt", authorities)
-        cluster.hf("cluster", "issue", "--role", "relay", "--name", "relay", "--host", HOST, "--valid", "12s", "--out",
-                   str(identity), *cluster.folders("coordinator"))
+        cluster.hf("cluster", "issue", "--role", "relay", "--name", "relay", "--host", HOST, "--cluster", "test",
+                   "--valid", "12s", "--out", str(identity), *cluster.folders("coordinator"))
         address = f"{HOST}:{free_port()}"
         config = folder / "relay.toml"
         config.write_text(f'cluster = "test"\nrole = "relay"\nlisten = "{address}"\n'
