@@ -324,6 +324,7 @@ Status GrpcCoordinatorLink::AttachOnce() {
   {
     MutexLock lock(mutex_);
     stream_ = &context;
+    stream_at_ = asked;
     stream_since_ = clock_.Now();
   }
   auto reader = coordinators_->stub(asked).Attach(&context, request);
@@ -439,7 +440,8 @@ bool GrpcCoordinatorLink::Handle(const coordinator::Directive& directive) {
 void GrpcCoordinatorLink::SendLoop() {
   for (;;) {
     reports_.AwaitPending(static_cast<int>(options_.heartbeat_ms));
-    if (!AwaitAttachedToSend()) return;
+    const std::optional<size_t> asked = AwaitAttachedToSend();
+    if (!asked) return;
     if (reports_.NeedsAttach()) {
       AttachAgain();
       continue;
@@ -447,17 +449,18 @@ void GrpcCoordinatorLink::SendLoop() {
     ReportBatch batch = reports_.Take();
     const bool disk = std::any_of(batch.replicas.begin(), batch.replicas.end(),
                                   [](const StoredReplica& one) { return one.tier == Tier::kDisk; });
-    Status status = SendBatch(batch);
+    Status status = SendBatch(batch, *asked);
     if (status.ok()) {
       if (disk) HOLDFAST_CRASH_POINT("agent.after_report_disk");
       continue;
     }
     reports_.Return(std::move(batch));
     Log(LogLevel::kDebug, "ReportRepeated", {Kv("error", status.ToString())});
-    // After a timeout the connection may be dead although neither side has closed it.
-    if (status.code() == ErrorCode::kFenced || status.code() == ErrorCode::kDeadlineExceeded) {
-      AttachAgain();
-    }
+    // After a timeout the connection may be dead although neither side has closed it. An address
+    // that the agent has left meanwhile fences its last report.
+    const bool ended =
+        status.code() == ErrorCode::kFenced || status.code() == ErrorCode::kDeadlineExceeded;
+    if (ended && *asked == coordinators_->current()) AttachAgain();
     if (!Pause(kRetryMinMs)) return;
   }
 }
@@ -470,12 +473,12 @@ void GrpcCoordinatorLink::AttachAgain(bool planned) {
   stream_->TryCancel();
 }
 
-bool GrpcCoordinatorLink::AwaitAttachedToSend() {
+std::optional<size_t> GrpcCoordinatorLink::AwaitAttachedToSend() {
   for (;;) {
     {
       MutexLock lock(mutex_);
-      if (stopping_) return false;
-      if (attached_) return true;
+      if (stopping_) return std::nullopt;
+      if (attached_) return stream_at_;
       const bool silent = stream_ != nullptr && clock_.Now() - stream_since_ >= kSilentStream;
       if (!silent) {
         changed_.WaitFor(mutex_, kSilentStream);
@@ -483,7 +486,7 @@ bool GrpcCoordinatorLink::AwaitAttachedToSend() {
       }
     }
     QueryEpoch();
-    if (!Pause(kSilentStream.count())) return false;
+    if (!Pause(kSilentStream.count())) return std::nullopt;
   }
 }
 
@@ -512,7 +515,7 @@ void GrpcCoordinatorLink::QueryEpoch() {
   Log(LogLevel::kInfo, "CoordinatorAttached", {Kv("epoch", reply.epoch())});
 }
 
-Status GrpcCoordinatorLink::SendBatch(const ReportBatch& batch) {
+Status GrpcCoordinatorLink::SendBatch(const ReportBatch& batch, size_t coordinator) {
   pb::ReportRequest request;
   request.set_node(options_.node);
   request.set_agent_start(options_.agent_start);
@@ -545,7 +548,7 @@ Status GrpcCoordinatorLink::SendBatch(const ReportBatch& batch) {
   pb::ReportReply reply;
   const auto begin = clock_.Now();
   BeginAsking();
-  const grpc::Status sent = coordinators_->stub().Report(&context, request, &reply);
+  const grpc::Status sent = coordinators_->stub(coordinator).Report(&context, request, &reply);
   EndAsking();
   EndCall(&context);
   if (!sent.ok()) return coord::FromGrpc(sent, "the coordinator");

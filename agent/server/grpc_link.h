@@ -141,14 +141,15 @@ class GrpcCoordinatorLink final : public CoordinatorLink {
   /// Returns false when the stream must be closed.
   bool Handle(const coordinator::Directive& directive);
   void SendLoop();
-  /// Blocks until attached; returns false when stopping. A coordinator without directives for this
-  /// node sends nothing on the stream; QueryEpoch() then requests its epoch.
-  bool AwaitAttachedToSend();
+  /// Blocks until attached, and returns the coordinator; nothing when stopping. A coordinator
+  /// without directives for this node sends nothing on the stream; QueryEpoch() then requests its
+  /// epoch.
+  std::optional<size_t> AwaitAttachedToSend();
   /// Ends the stream, so that the next one brings the complete inventory. `planned`: not because of
   /// an error.
   void AttachAgain(bool planned = false);
   void QueryEpoch();
-  Status SendBatch(const ReportBatch& batch);
+  Status SendBatch(const ReportBatch& batch, size_t coordinator);
   /// Fills the workers of an AttachRequest or a ReportRequest.
   template <typename Request>
   void AddWorkers(Request* request) const;
@@ -189,6 +190,7 @@ class GrpcCoordinatorLink final : public CoordinatorLink {
   size_t away_at_ = 0;  // the address at which return_at_ was set
   Clock::TimePoint return_at_;
   grpc::ClientContext* stream_ HOLDFAST_GUARDED_BY(mutex_) = nullptr;
+  size_t stream_at_ HOLDFAST_GUARDED_BY(mutex_) = 0;  // the coordinator of the stream
   Clock::TimePoint stream_since_ HOLDFAST_GUARDED_BY(mutex_);
   std::set<grpc::ClientContext*> calls_ HOLDFAST_GUARDED_BY(mutex_);
   /// Start of the report or query that the current coordinator has not answered.

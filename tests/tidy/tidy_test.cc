@@ -101,6 +101,34 @@ std::set<std::string> WithTests(std::set<std::string> files) {
   return files;
 }
 
+// The release compiles the files of a room together, the tests only a few at a time.
+TEST(TidyTest, ConstantsOfARoomHaveDifferentNames) {
+  // Their CMakeLists.txt set smaller groups for the release, too.
+  const std::set<std::string> grouped = {"agent/pipeline", "client/core", "coordinator/detect"};
+  const std::regex constant(R"(^(?:static )?(?:constexpr|const) [^=({;]*\b(k[A-Z]\w*))");
+  std::map<std::string, std::string> first;  // room and name → file
+  Lines found;
+  size_t count = 0;
+  for (const Source& source : Sources()) {
+    const fs::path path = source.path;
+    const std::string room = path.parent_path();
+    const std::string top = *path.begin();
+    if (path.extension() != ".cc" || grouped.count(room) != 0) continue;
+    if (top == "tests" || top == "testing" || top == "bench") continue;
+    for (const std::string& line : source.lines) {
+      std::smatch match;
+      if (!std::regex_search(line, match, constant)) continue;
+      ++count;
+      const auto [known, added] = first.emplace(room + " " + match[1].str(), source.path);
+      if (!added && known->second != source.path) {
+        found.push_back(source.path + ": " + match[1].str() + ", as in " + known->second);
+      }
+    }
+  }
+  EXPECT_EQ(found, Lines());
+  EXPECT_GT(count, 300U);
+}
+
 TEST(TidyTest, EnvironmentIsReadInConfigurationOnly) {
   const std::set<std::string> allowed =
       WithTests({"base/crash_point.cc", "base/service_manager.cc", "client/core/options.cc",
