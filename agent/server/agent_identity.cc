@@ -62,7 +62,7 @@ Status WriteAll(int fd, std::string_view text) {
 
 Status WriteTo(const std::string& dir, const AgentIdentity& identity) {
   const std::string path = dir + "/" + std::string(kAgentFileName);
-  const std::string temporary = dir + std::string(kTemporaryPrefix) + RandomHex(8);
+  const std::string temporary = fmt::format("{}{}{}", dir, kTemporaryPrefix, RandomHex(8));
   UniqueFd fd(
       ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, kMode));
   if (!fd.valid()) return ErrnoStatus(errno, "create " + temporary);
