@@ -28,7 +28,7 @@ class CertificateKeeper {
                     certificates::RevokedNames& revoked, Clock& clock);
   ~CertificateKeeper();
 
-  /// InvalidArgument: with `renew`, tls.ca is not a file of its own.
+  /// InvalidArgument: `renew` is set, and tls.ca is the same file as tls.cert or tls.key.
   static Status Check(const TlsFiles& tls, bool renew);
 
   void Start();

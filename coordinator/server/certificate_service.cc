@@ -39,9 +39,10 @@ std::vector<std::string> TextsOf(const google::protobuf::RepeatedPtrField<std::s
 Result<std::vector<std::string>> HostsOf(
     const std::string& role, const std::string& name,
     const google::protobuf::RepeatedPtrField<std::string>& asked) {
-  // Others are no servers, or are issued by the authority's key only.
-  if (role != ToString(Role::kAgent) && role != ToString(Role::kRelay))
+  // Others are no servers, or only the authority's key issues their certificates.
+  if (role != ToString(Role::kAgent) && role != ToString(Role::kRelay)) {
     return std::vector<std::string>();
+  }
   return certificates::HostsOfNode(name, TextsOf(asked));
 }
 

@@ -36,7 +36,7 @@ BINARIES = pathlib.Path()
 
 
 class Operator(Machine):
-    """A shell of this machine, with kubectl for a cluster of its own."""
+    """A shell of this machine, whose kubectl reaches one API server of the test."""
 
     def __init__(self, test, machines=None):
         folder = tempfile.TemporaryDirectory(prefix="holdfast-page-")

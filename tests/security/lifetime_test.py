@@ -73,7 +73,7 @@ class LifetimeTest(ClusterTest):
         # A new agent process accepts the new certificate, which is good for the same address.
         cluster.stop("n1")
         cluster.start_agent("n1", agents)
-        cluster.await_up("n1")
+        wait_for(lambda: cluster.log("coordinator").count("NodeAttaching") > attached, 20, "the new process attaches")
         last = re.findall("NodeAttaching .*", cluster.log("coordinator"))[-1]
         self.assertIn(address, last, "through the relay")
         # The file of the authorities is replaced, so it may not be the certificate's.
