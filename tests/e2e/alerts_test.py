@@ -110,7 +110,7 @@ class Scene(Cluster):
         return float(found[0]["value"][1]) if found else 0
 
     def workers(self, job):
-        return self.ours(f"HOLDFAST_JOB={job}", program="holdfast-charlm")
+        return self.ours(f"HOLDFAST_SOCKET={self.root}/", f"HOLDFAST_JOB={job}", program="holdfast-charlm")
 
     def succeeds(self, *arguments):
         try:

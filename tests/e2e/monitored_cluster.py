@@ -139,8 +139,8 @@ class Cluster:
         except ProcessLookupError:
             pass
 
-    def ours(self, text, program=""):
-        """Returns the processes, of this program or of all, that have `text` in their command or environment."""
+    def ours(self, *texts, program=""):
+        """Returns the processes, of this program or of all, with all `texts` in their command or environment."""
         found = []
         for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
             try:
@@ -149,7 +149,8 @@ class Cluster:
                 executable = os.readlink(f"/proc/{pid}/exe")
             except OSError:
                 continue
-            if pid != os.getpid() and text.encode() in words and executable.endswith(program):
+            has_all = all(text.encode() in words for text in texts)
+            if pid != os.getpid() and has_all and executable.endswith(program):
                 found.append(pid)
         return found
 
