@@ -44,7 +44,7 @@ std::string NoRestartLeft(const RunReadContext& context, const Run& run) {
 void Strike(RunContext& context, Run& run, const Failure& failure) {
   if (run.committed) run.strikes.clear();
   if (!failure.own_exit.empty()) {
-    if (!run.record.saved) return;
+    if (!run.record.saved || !run.restore_refused.ok()) return;
     // The same exit on several nodes is not the fault of any of them.
     const auto elsewhere = [&failure](const Run::OwnExit& end) {
       return end.node != failure.nodes.front() && end.how == failure.own_exit;
@@ -62,6 +62,9 @@ void Strike(RunContext& context, Run& run, const Failure& failure) {
 
 void FailLaunch(RunContext& context, Run& run, Failure failure) {
   AddGpuErrors(context, run.record.nodes, failure);
+  if (!run.restore_refused.ok()) {
+    failure.evidence.push_back("its restore was refused: " + run.restore_refused.message());
+  }
   IncidentRecord& incident = OpenIncident(context, run.record.spec.job, failure);
   if (run.committed) run.own_exits.clear();
   if (!failure.own_exit.empty()) {

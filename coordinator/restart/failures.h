@@ -10,7 +10,8 @@
 // row before any progress. After the first launch without progress the next one follows at once;
 // after each further one it waits, and the wait doubles. A node gets a strike for each launch that
 // it breaks, and several in a row quarantine it. A worker that exited on its own causes no strike
-// if the same exit happened on another node, or if nothing was ever saved.
+// if the same exit happened on another node, if nothing was ever saved, or if the restore of its
+// launch was refused.
 
 namespace holdfast::coord {
 

@@ -59,6 +59,7 @@ void Launch(RunContext& context, Run& run, const Placement& placement) {
   run.record.why.clear();
   run.incarnation = Incarnation{0};
   run.committed = false;
+  run.restore_refused = Status::Ok();
   run.launched_at = context.at.now;
   run.first_failure_at.reset();
   run.ended.clear();

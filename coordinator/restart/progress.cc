@@ -67,6 +67,7 @@ void RecordCommit(RunContext& context, const PutVersion& put) {
   if (run->committed) return;
   run->committed = true;
   run->own_exits.clear();
+  run->restore_refused = Status::Ok();
   if (run->record.fruitless != 0 || !run->record.saved) {
     run->record.fruitless = 0;
     run->record.saved = true;
@@ -74,6 +75,12 @@ void RecordCommit(RunContext& context, const PutVersion& put) {
   }
   MarkIncidents(context, version.job, &IncidentRecord::first_step_ms);
   CloseIncidents(context, version.job, IncidentState::kRecovered);
+}
+
+void RecordRefusal(RunContext& context, const RestoreRefused& refused) {
+  Run* run = FindRun(context, refused.job);
+  if (run == nullptr || run->incarnation != refused.incarnation) return;
+  run->restore_refused = refused.why;
 }
 
 void RecordSealed(RunContext& context, const NodeReported& event) {

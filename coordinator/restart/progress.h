@@ -17,6 +17,9 @@ void RecordLineage(RunContext& context, const LineageRecord& lineage, LineageCha
 /// Records that a version was committed at a tier.
 void RecordCommit(RunContext& context, const PutVersion& put);
 
+/// Records that the ranks of the current launch cannot restore.
+void RecordRefusal(RunContext& context, const RestoreRefused& refused);
+
 /// Records which versions the node's ranks have sealed.
 void RecordSealed(RunContext& context, const NodeReported& event);
 

@@ -45,6 +45,7 @@ struct Run {
   RunRecord record;
   Incarnation incarnation;  // of the current launch; 0: no rank has joined
   bool committed = false;   // the current launch has committed a version
+  Status restore_refused;   // why the ranks of the current launch cannot restore
   Clock::TimePoint launched_at;
   Clock::TimePoint not_before;  // back-off
   std::optional<Clock::TimePoint> first_failure_at;

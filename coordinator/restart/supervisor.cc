@@ -74,6 +74,8 @@ bool ObserveEffect(RunContext& context, const Effect& effect) {
     RecordLineage(context, lineage->record, lineage->change);
   } else if (const auto* put = std::get_if<PutVersion>(&effect)) {
     if (put->committed_tier_bit != 0) RecordCommit(context, *put);
+  } else if (const auto* refused = std::get_if<RestoreRefused>(&effect)) {
+    RecordRefusal(context, *refused);
   } else if (const auto* finding = std::get_if<Finding>(&effect)) {
     NoteFinding(context, *finding);
   }

@@ -387,10 +387,19 @@ struct Finding {
   std::vector<Rank> ranks = {};  // with `kind`
 };
 
-using Effect = std::variant<PutJob, EraseJob, PutLineage, EraseLineage, PutVersion, EraseVersion,
-                            PutRun, EraseRun, PutIncident, EraseIncident, PutQuarantine,
-                            EraseQuarantine, PutDrain, EraseDrain, RunsMayLeave, PutSuspect,
-                            EraseSuspect, PutToken, EraseToken, PutIdentity, Reply, Send,
-                            CloseAttach, NodeDeclaredLost, RunRestartCommand, Finding, Repaired>;
+/// The ranks of an incarnation cannot restore: the version that they need is missing or does not
+/// fit. Waiting ranks got this error, so they probably exit.
+struct RestoreRefused {
+  std::string job;
+  Incarnation incarnation;
+  Status why;
+};
+
+using Effect =
+    std::variant<PutJob, EraseJob, PutLineage, EraseLineage, PutVersion, EraseVersion, PutRun,
+                 EraseRun, PutIncident, EraseIncident, PutQuarantine, EraseQuarantine, PutDrain,
+                 EraseDrain, RunsMayLeave, PutSuspect, EraseSuspect, PutToken, EraseToken,
+                 PutIdentity, Reply, Send, CloseAttach, NodeDeclaredLost, RunRestartCommand,
+                 Finding, Repaired, RestoreRefused>;
 
 }  // namespace holdfast::coord

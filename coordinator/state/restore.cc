@@ -144,6 +144,12 @@ void DecideFresh(Context& context, Job& job) {
   job.plan.open = false;
 }
 
+/// Refuses the waiting ranks, and reports to the supervisor that their nodes are not at fault.
+void RefuseRestore(Context& context, Job& job, const Status& why, bool include_reshards) {
+  context.effects.emplace_back(RestoreRefused{job.name, job.incarnation, why});
+  RefuseWaiters(context, job, why, include_reshards);
+}
+
 /// Answers waiters after the decision: ranks that request a restore late, or again from a new
 /// agent, get the same version.
 void AdvanceDecided(Context& context, Job& job) {
@@ -152,11 +158,12 @@ void AdvanceDecided(Context& context, Job& job) {
   const VersionId restored = job.lineage().restored;
   auto found = job.versions.find(restored);
   if (found == job.versions.end() || found->second.phase != Phase::kCommitted) {
-    return RefuseWaiters(context, job,
+    return RefuseRestore(context, job,
                          FailedPreconditionError(fmt::format(
                              "incarnation {} of job '{}' restored {}, which newer versions have "
                              "replaced; start the job with another run ID",
-                             job.incarnation.value, job.name, ToString(restored))));
+                             job.incarnation.value, job.name, ToString(restored))),
+                         /*include_reshards=*/true);
   }
   // A version of another world does not have one shard for each rank: only reshards can read it.
   if (found->second.world != job.lineage().world) {
@@ -178,8 +185,9 @@ void AdvanceDecided(Context& context, Job& job) {
     } else if (BarrierOpen(context, job) && (stuck || !IsAvailable(job, found->second, waiter.rank,
                                                                    kAnyTier | kIncludeDamaged))) {
       plan.tasks[waiter.rank.value].tried.clear();
-      Answer(context, waiter.request,
-             FailedPreconditionError(MissingText(context, job, found->second)));
+      const Status why = FailedPreconditionError(MissingText(context, job, found->second));
+      context.effects.emplace_back(RestoreRefused{job.name, job.incarnation, why});
+      Answer(context, waiter.request, why);
     } else {
       waiting.push_back(waiter);
     }
@@ -228,14 +236,15 @@ bool AdvanceCandidate(Context& context, Job& job) {
   auto found = job.versions.find(plan.candidate);
   if (found == job.versions.end()) {
     if (!may_refuse) return false;
-    RefuseWaiters(context, job,
+    RefuseRestore(context, job,
                   plan.wanted ? WhyNotRestorable(context, job, *plan.wanted)
-                              : WhyNothingRestorable(context, job));
+                              : WhyNothingRestorable(context, job),
+                  /*include_reshards=*/true);
     return false;
   }
   const bool other_world = found->second.world != job.lineage().world;
   if (other_world && may_refuse) {
-    RefuseWaiters(context, job, WorldMismatch(job, found->second), /*include_reshards=*/false);
+    RefuseRestore(context, job, WorldMismatch(job, found->second), /*include_reshards=*/false);
   }
   const bool reshards_only = plan.reshards_only();
   // Reshards need no prepared shards.

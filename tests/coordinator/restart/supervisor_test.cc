@@ -2,6 +2,7 @@
 
 namespace holdfast::coord {
 namespace {
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -479,6 +480,26 @@ TEST_F(SupervisorTest, TheSameExitOnSeveralNodesQuarantinesNoNode) {
   EXPECT_TRUE(quarantine_.empty());
   EXPECT_EQ(Phase(), RunPhase::kFailed) << "no rank joined, whichever node it was";
   EXPECT_THAT(runs_["gpt"].why, HasSubstr("before a rank joined"));
+}
+
+TEST_F(SupervisorTest, ARefusedRestoreQuarantinesNoNode) {
+  StartAndRun();
+  for (uint64_t launch = 0; launch < 4; ++launch) {
+    ApplyDirectives();
+    LineageRecord lineage;
+    lineage.job = "gpt";
+    lineage.incarnation = Incarnation{10 + launch};
+    lineage.run_id = runs_["gpt"].run_id();
+    lineage.world = 4;
+    Observe(Tick{}, {PutLineage{lineage, LineageChange::kOpened}});
+    Observe(Tick{},
+            {RestoreRefused{"gpt", lineage.incarnation, NotFoundError("1-10 lacks rank 1")}});
+    EndWorker("n1", 1, 0);
+    for (int k = 0; k < 100; ++k) Pass(milliseconds(100));
+  }
+  EXPECT_TRUE(quarantine_.empty());
+  EXPECT_FALSE(HasEnded(Phase()));
+  EXPECT_THAT(incidents_.rbegin()->second.evidence, Contains(HasSubstr("1-10 lacks rank 1")));
 }
 
 }  // namespace

@@ -225,6 +225,12 @@ TEST_F(RestoreTest, AnotherWorldIsRefusedWithBothSizes) {
   Reply reply = *c.ReplyTo(c.RequestRestore("a", 2, 0));
   EXPECT_EQ(reply.outcome.code(), ErrorCode::kInvalidArgument);
   EXPECT_THAT(reply.outcome.message(), HasSubstr("saved by 2 ranks, this run has 4"));
+  const auto refused = std::find_if(c.effects.begin(), c.effects.end(), [](const Effect& effect) {
+    return std::holds_alternative<RestoreRefused>(effect);
+  });
+  ASSERT_NE(refused, c.effects.end());
+  EXPECT_EQ(std::get<RestoreRefused>(*refused).incarnation, Incarnation{2});
+  EXPECT_EQ(std::get<RestoreRefused>(*refused).why.message(), reply.outcome.message());
 }
 
 TEST_F(RestoreTest, ARestartFromAnOlderStepAbandonsNewerVersions) {
