@@ -142,15 +142,17 @@ Status MeasureIdle(const Options& options, SimulatedNodes& nodes, pid_t pid) {
                             }));
   Print(options.name + "_heartbeat", heartbeats, kHeartbeatCores, "cores",
         fmt::format("{} agents, two heartbeats a second, no telemetry", options.load.nodes));
-  uint64_t sent = 0;
+  TelemetryLoad load;
   const auto start = SteadyClock::now();
   HOLDFAST_ASSIGN_OR_RETURN(const double telemetry, CoresOf(pid, [&] {
-                              sent = nodes.Observe(options.telemetry_per_second, time);
+                              load = nodes.Observe(options.telemetry_per_second, time);
                               return Status::Ok();
                             }));
+  const double seconds = SecondsSince(start);
   Print(options.name + "_telemetry", telemetry, kHeartbeatCores, "cores",
-        fmt::format("with {:.0f} telemetry messages a second of all agents",
-                    static_cast<double>(sent) / SecondsSince(start)));
+        fmt::format("with {:.0f} telemetry digests in {:.0f} messages a second of all agents",
+                    static_cast<double>(load.digests) / seconds,
+                    static_cast<double>(load.messages) / seconds));
   return Status::Ok();
 }
 

@@ -12,6 +12,7 @@ namespace holdfast::bench {
 namespace {
 namespace pb = ::holdfast::coordinator;
 // The times of GrpcCoordinatorLink.
+constexpr auto kObserveAllowance = std::chrono::milliseconds(20);  // polls are not exactly periodic
 constexpr auto kHeartbeat = std::chrono::milliseconds(500);
 constexpr auto kRetry = std::chrono::milliseconds(100);
 constexpr auto kRetryMax = std::chrono::milliseconds(1000);
@@ -324,33 +325,48 @@ void SimulatedAgent::OnReportDone(const Places& stored, const Places& removed,
   EndCall();
 }
 
-void SimulatedAgent::Observe(uint64_t number, uint64_t step) {
+bool SimulatedAgent::Observe(uint64_t number, uint64_t step) {
   auto call = std::make_shared<Call<pb::ObserveRequest, pb::ObserveReply>>();
-  call->request.set_node(node_);
-  call->request.set_agent_start(start_);
   call->context.set_deadline(After(kObserveTimeoutMs));
   {
     std::lock_guard lock(mutex_);
-    if (stopping_ || !attached_) return;
+    if (stopping_ || !attached_) return false;
+    AddDigest(number, step);
+    const auto now = Clock::now();
+    if (now + kObserveAllowance < observe_at_) return false;
+    observe_at_ = now + observe_pause_;
     ++calls_;
-    pb::Digest* digest = call->request.add_digests();
-    digest->set_job(kLoadJob);
-    digest->set_incarnation(incarnation_);
-    digest->set_world(world_);
-    digest->set_number(number);
-    digest->set_taken_ns(static_cast<uint64_t>(Clock::now().time_since_epoch().count()));
-    for (uint32_t rank = first_rank_; rank < first_rank_ + ranks_; ++rank) {
-      pb::ObservedRank* observed = digest->add_ranks();
-      observed->set_rank(rank);
-      observed->set_alive(true);
-      observed->set_process_state('S');
-      observed->set_step(step);
-      observed->set_silent_ns(1'000'000);
-      observed->set_since_step_ns(50'000'000);
-    }
+    call->request = std::exchange(telemetry_, {});
   }
+  call->request.set_node(node_);
+  call->request.set_agent_start(start_);
   stub_->async()->Observe(&call->context, &call->request, &call->reply,
-                          [this, call](const grpc::Status&) { EndCall(); });
+                          [this, call](const grpc::Status& sent) {
+                            if (sent.ok()) {
+                              std::lock_guard lock(mutex_);
+                              observe_pause_ = std::chrono::milliseconds(call->reply.pause_ms());
+                            }
+                            EndCall();
+                          });
+  return true;
+}
+
+void SimulatedAgent::AddDigest(uint64_t number, uint64_t step) {
+  pb::Digest* digest = telemetry_.add_digests();
+  digest->set_job(kLoadJob);
+  digest->set_incarnation(incarnation_);
+  digest->set_world(world_);
+  digest->set_number(number);
+  digest->set_taken_ns(static_cast<uint64_t>(Clock::now().time_since_epoch().count()));
+  for (uint32_t rank = first_rank_; rank < first_rank_ + ranks_; ++rank) {
+    pb::ObservedRank* observed = digest->add_ranks();
+    observed->set_rank(rank);
+    observed->set_alive(true);
+    observed->set_process_state('S');
+    observed->set_step(step);
+    observed->set_silent_ns(1'000'000);
+    observed->set_since_step_ns(50'000'000);
+  }
 }
 
 void SimulatedAgent::EndCall() {

@@ -58,8 +58,9 @@ class SimulatedAgent {
   /// All ranks of the node have saved this step. Memory frees the steps before it once it is
   /// committed, and disk gets it then, until the coordinator removes it there.
   void Save(uint64_t step);
-  /// Sends one telemetry digest of all ranks.
-  void Observe(uint64_t number, uint64_t step);
+  /// Makes one telemetry digest of all ranks. Sends it with those before it, unless the coordinator
+  /// asked for a longer pause between messages. Returns whether a message was sent.
+  bool Observe(uint64_t number, uint64_t step);
 
  private:
   class Stream;
@@ -80,6 +81,7 @@ class SimulatedAgent {
   void Add(Place place);
   void Remove(Place place);
   void OnCommit(uint64_t step);
+  void AddDigest(uint64_t number, uint64_t step);
   void AddReplicas(Place place,
                    google::protobuf::RepeatedPtrField<coordinator::StoredReplica>* to) const;
   void EndCall();
@@ -102,6 +104,9 @@ class SimulatedAgent {
   uint64_t incarnation_ = 0;
   std::set<uint32_t> to_join_;
   bool reporting_ = false;
+  coordinator::ObserveRequest telemetry_;  // not sent yet
+  Clock::duration observe_pause_{};
+  Clock::time_point observe_at_;
   Places held_;
   Places stored_;           // reports without an acknowledgement
   Places removed_;          // likewise

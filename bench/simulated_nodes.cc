@@ -92,19 +92,19 @@ Result<CommitTimes> SimulatedNodes::Commit(uint64_t step) {
                      Millis(last_committed_ - last_sent_)};
 }
 
-uint64_t SimulatedNodes::Observe(double per_second, std::chrono::milliseconds time) {
+TelemetryLoad SimulatedNodes::Observe(double per_second, std::chrono::milliseconds time) {
   const auto start = SteadyClock::now();
   const auto interval = std::chrono::duration_cast<SteadyClock::duration>(
       std::chrono::duration<double>(1 / per_second));
-  uint64_t sent = 0;
+  TelemetryLoad load;
   uint64_t number = 0;
   for (auto due = start; due - start < time; due += interval) {
     std::this_thread::sleep_until(due);
     ++number;
-    for (auto& agent : agents_) agent->Observe(number, step_);
-    sent += agents_.size();
+    for (auto& agent : agents_) load.messages += agent->Observe(number, step_) ? 1 : 0;
+    load.digests += agents_.size();
   }
-  return sent;
+  return load;
 }
 
 void SimulatedNodes::OnAttached() {

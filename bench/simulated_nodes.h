@@ -26,6 +26,12 @@ struct CommitTimes {
   double announced = 0;  // the last report is sent → the last agent has the commit
 };
 
+/// Telemetry of all agents.
+struct TelemetryLoad {
+  uint64_t digests = 0;
+  uint64_t messages = 0;
+};
+
 /// All simulated agents of a job, on gRPC's threads and one more that lets time pass for them.
 /// Thread-compatible.
 class SimulatedNodes : private LoadObserver {
@@ -47,9 +53,9 @@ class SimulatedNodes : private LoadObserver {
   /// All ranks save this step. Does not wait.
   void Save(uint64_t step);
   Status AwaitCommit(uint64_t step);
-  /// Each agent sends this many telemetry messages a second for the time. Returns how many were
-  /// sent in all.
-  uint64_t Observe(double per_second, std::chrono::milliseconds time);
+  /// Each agent makes this many telemetry digests a second for the time, and sends them as often as
+  /// the coordinator asks for.
+  TelemetryLoad Observe(double per_second, std::chrono::milliseconds time);
   uint32_t world() const { return options_.nodes * options_.ranks_per_node; }
 
  private:

@@ -174,25 +174,27 @@ void TelemetrySender::Run() {
     }
     const uint64_t now = MonotonicNanos();
     const bool with_communicators = !sent_communicators || poll % kCommunicatorInterval == 0;
-    const std::vector<ObservedRank> observations = filter_.Take(ranks_.Observe(now), now);
+    std::vector<ObservedRank> observations = filter_.Take(ranks_.Observe(now), now);
     Count(observations);
     std::vector<pb::Digest> digests = DigestsOf(observations, now, with_communicators);
     AddReach(observations, &digests);
+    for (pb::Digest& digest : digests) digest.set_number(numbers_[digest.job()]++);
+    batch_.Add(std::move(digests), std::move(observations));
     const std::vector<GpuError> errors = gpus_.After(sent_errors_);
-    if (digests.empty() && errors.empty()) continue;
-    const bool any = !digests.empty();
-    const bool sent = Send(std::move(digests), errors, now);
-    if (any) sent_communicators = sent;
-    if (any && sent) filter_.RecordSent(observations);
+    if (!batch_.IsDue(now) && errors.empty()) continue;
+    std::vector<DigestBatch::Poll> polls = batch_.Take(now);
+    const bool sent = Send(polls, errors, now);
+    if (!polls.empty()) sent_communicators = sent;
+    if (!sent) continue;
+    for (const DigestBatch::Poll& one : polls) filter_.RecordSent(one.observations);
   }
 }
 
-bool TelemetrySender::Send(std::vector<pb::Digest> digests, const std::vector<GpuError>& errors,
-                           uint64_t now_ns) {
+bool TelemetrySender::Send(std::vector<DigestBatch::Poll>& polls,
+                           const std::vector<GpuError>& errors, uint64_t now_ns) {
   pb::ObserveRequest request;
-  for (pb::Digest& digest : digests) {
-    digest.set_number(numbers_[digest.job()]++);
-    *request.add_digests() = std::move(digest);
+  for (DigestBatch::Poll& poll : polls) {
+    for (pb::Digest& digest : poll.digests) *request.add_digests() = std::move(digest);
   }
   for (const GpuError& error : errors) {
     pb::ObservedGpuError* one = request.add_gpu_errors();
@@ -202,12 +204,14 @@ bool TelemetrySender::Send(std::vector<pb::Digest> digests, const std::vector<Gp
     one->set_xid(error.xid);
     one->set_age_ns(now_ns - std::min(now_ns, error.seen_ns));
   }
+  const auto digests = static_cast<uint64_t>(request.digests_size());
   auto reply = link_.Observe(std::move(request));
   {
     MutexLock lock(mutex_);
-    (reply ? counts_.sent : counts_.unsent) += digests.size();
+    (reply ? counts_.sent : counts_.unsent) += digests;
   }
   if (!reply) return false;
+  batch_.SetPause(uint64_t{reply->pause_ms()} * 1'000'000);
   if (!errors.empty()) sent_errors_ = errors.back().number;
   for (const pb::SampleRequest& sample : reply->samples()) {
     ranks_.Sample(sample.job(), sample.operations());

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "agent/pipeline/node.h"
+#include "agent/server/digest_batch.h"
 #include "agent/server/observation_filter.h"
 #include "agent/telemetry/gpu_watch.h"
 #include "base/mutex.h"
@@ -18,8 +19,9 @@ namespace holdfast::agent {
 class GrpcCoordinatorLink;
 
 /// Polls the telemetry of the node's ranks ten times per second and sends it to the coordinator,
-/// with errors of the GPUs. While the coordinator is unreachable, the telemetry of ranks is
-/// dropped; afterwards the list of communicators is sent again. Runs in its own thread.
+/// with errors of the GPUs. A coordinator of many agents gets several polls in one message. While
+/// the coordinator is unreachable, the telemetry of ranks is dropped; afterwards the list of
+/// communicators is sent again. Runs in its own thread.
 class TelemetrySender {
  public:
   /// The arguments must outlive the sender.
@@ -45,7 +47,8 @@ class TelemetrySender {
   void Count(const std::vector<ObservedRank>& observations);
   void AddReach(const std::vector<ObservedRank>& observations,
                 std::vector<coordinator::Digest>* digests);
-  bool Send(std::vector<coordinator::Digest> digests, const std::vector<GpuError>& errors,
+  /// Moves the digests out of `polls`. Returns whether the coordinator has accepted them.
+  bool Send(std::vector<DigestBatch::Poll>& polls, const std::vector<GpuError>& errors,
             uint64_t now_ns);
 
   WatchedRanks& ranks_;
@@ -53,6 +56,7 @@ class TelemetrySender {
   const GpuWatch& gpus_;
   GrpcCoordinatorLink& link_;
   ObservationFilter filter_;
+  DigestBatch batch_;
   std::map<std::string, uint64_t> numbers_;  // of the next digest, by job
   uint64_t sent_errors_ = 0;                 // number of the last GPU error that was sent
   mutable Mutex mutex_;

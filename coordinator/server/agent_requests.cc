@@ -32,10 +32,18 @@ std::optional<GpuFailed> GpuFailedOf(const pb::ObserveRequest& request,
   event.bus_id = bus_id;
   event.xid = observed.xid();
   event.ago_ms = static_cast<int64_t>(observed.age_ns() / 1'000'000);
-  for (const pb::Digest& digest : request.digests()) event.jobs.push_back(digest.job());
+  for (const pb::Digest& digest : request.digests()) {
+    if (std::count(event.jobs.begin(), event.jobs.end(), digest.job()) != 0) continue;
+    event.jobs.push_back(digest.job());
+  }
   return event;
 }
 }  // namespace
+
+uint32_t TelemetryPauseMs(size_t agents) {
+  constexpr size_t kPerSecond = 2'000;
+  return static_cast<uint32_t>(std::clamp<size_t>(1'000 * agents / kPerSecond, 100, 1'000));
+}
 
 Status AgentRequests::Attach(const pb::AttachRequest& request, const std::string& relay,
                              const MakeSink& sink) {
@@ -91,6 +99,7 @@ pb::ObserveReply AgentRequests::Observe(const pb::ObserveRequest& request) {
     sample->set_job(digest.job());
     sample->set_operations(operations);
   }
+  reply.set_pause_ms(TelemetryPauseMs(applier_.attendance().agents()));
   // GPU errors name the jobs of the digests, so they count only if the digests are valid.
   if (!applier_.attendance().IsAttached(request.node(), request.agent_start())) {
     ToProto(FencedError("the agent is not attached"), reply.mutable_outcome());

@@ -32,6 +32,11 @@ bool Attendance::IsAttached(const std::string& node, uint64_t agent_start) const
   return found != agents_.end() && found->second == agent_start;
 }
 
+size_t Attendance::agents() const {
+  MutexLock lock(mutex_);
+  return agents_.size();
+}
+
 std::optional<Attendance::Running> Attendance::RunningOf(const std::string& job) const {
   MutexLock lock(mutex_);
   auto found = jobs_.find(job);

@@ -27,6 +27,7 @@ class Attendance {
   void Update(const Event& event, std::span<const Effect> effects);
 
   bool IsAttached(const std::string& node, uint64_t agent_start) const;
+  size_t agents() const;
   /// Returns nullopt for a job that never started.
   std::optional<Running> RunningOf(const std::string& job) const;
 

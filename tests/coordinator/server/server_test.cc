@@ -4,6 +4,7 @@
 #include <atomic>
 
 #include "coordinator/contract/limits.h"
+#include "coordinator/server/agent_requests.h"
 #include "coordinator/server/coordinator_server.h"
 #include "coordinator/store/memory_store.h"
 #include "tests/coordinator/server/fake_agent.h"
@@ -162,6 +163,7 @@ TEST_F(ServerTest, TelemetryIsAcceptedOnlyFromAttachedAgentsAndForRunningJobs) {
     grpc::ClientContext context;
     coordinator::ObserveReply reply;
     EXPECT_TRUE(stub->Observe(&context, request, &reply).ok());
+    EXPECT_EQ(reply.pause_ms(), TelemetryPauseMs(1));
     return FromProto(reply.outcome());
   };
   EXPECT_EQ(observe("stranger", 1, "gpt", 1, 1).code(), ErrorCode::kFenced);
@@ -176,6 +178,13 @@ TEST_F(ServerTest, TelemetryIsAcceptedOnlyFromAttachedAgentsAndForRunningJobs) {
   EXPECT_EQ(server_->watched().jobs, 0U);
   EXPECT_TRUE(observe("a", 1, "gpt", 1, 1).ok());
   EXPECT_EQ(server_->watched().jobs, 1U);
+}
+
+TEST(TelemetryPauseTest, ManyAgentsSendFewMessagesEach) {
+  EXPECT_EQ(TelemetryPauseMs(0), 100U);
+  EXPECT_EQ(TelemetryPauseMs(200), 100U);
+  EXPECT_EQ(TelemetryPauseMs(1'000), 500U);
+  EXPECT_EQ(TelemetryPauseMs(100'000), 1'000U);
 }
 
 TEST_F(ServerTest, AReportOfMisplacedWorkersIsHarmless) {
