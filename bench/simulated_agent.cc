@@ -302,17 +302,20 @@ void SimulatedAgent::Report() {
   if (first != 0) observer_.OnReportSent(first);
   stub_->async()->Report(&call->context, &call->request, &call->reply,
                          [this, call, stored, removed](const grpc::Status& sent) {
-                           OnReportDone(stored, removed, sent, call->reply.outcome());
+                           OnReportDone(stored, removed, sent, call->reply);
                          });
 }
 
 void SimulatedAgent::OnReportDone(const Places& stored, const Places& removed,
-                                  const grpc::Status& sent, const pb::Outcome& outcome) {
+                                  const grpc::Status& sent, const pb::ReportReply& reply) {
+  const pb::Outcome& outcome = reply.outcome();
   const bool acknowledged = sent.ok() && outcome.code() == 0;
   {
     std::lock_guard lock(mutex_);
     reporting_ = false;
-    report_at_ = Clock::now() + (acknowledged ? kHeartbeat : kRetry);
+    const auto pause =
+        std::max<Clock::duration>(kHeartbeat, std::chrono::milliseconds(reply.pause_ms()));
+    report_at_ = Clock::now() + (acknowledged ? pause : kRetry);
     if (!acknowledged) {
       for (const Place& place : stored) {
         if (held_.contains(place)) stored_.insert(place);

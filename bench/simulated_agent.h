@@ -76,7 +76,7 @@ class SimulatedAgent {
   void OnDirective(const coordinator::Directive& directive);
   void OnStreamEnd(const grpc::Status& status);
   void OnReportDone(const Places& stored, const Places& removed, const grpc::Status& sent,
-                    const coordinator::Outcome& outcome);
+                    const coordinator::ReportReply& reply);
   // Call these with the lock.
   void Add(Place place);
   void Remove(Place place);

@@ -19,6 +19,7 @@ namespace pb = ::holdfast::coordinator;
 
 constexpr int64_t kRetryMinMs = 100;
 constexpr int64_t kRetryMaxMs = 1000;
+constexpr int64_t kHeartbeatPauseMaxMs = 1000;  // whatever the coordinator asks for
 constexpr int64_t kReportTimeoutMs = 5'000;
 constexpr int64_t kJoinTimeoutMs = 5'000;
 constexpr int64_t kPlacesTimeoutMs = 10'000;
@@ -63,7 +64,8 @@ GrpcCoordinatorLink::GrpcCoordinatorLink(GrpcLinkOptions options,
     : options_(std::move(options)),
       coordinators_(std::move(coordinators)),
       clock_(clock),
-      seen_(options_.seen) {}
+      seen_(options_.seen),
+      heartbeat_pause_ms_(options_.heartbeat_ms) {}
 
 GrpcCoordinatorLink::~GrpcCoordinatorLink() { Stop(); }
 
@@ -439,7 +441,7 @@ bool GrpcCoordinatorLink::Handle(const coordinator::Directive& directive) {
 
 void GrpcCoordinatorLink::SendLoop() {
   for (;;) {
-    reports_.AwaitPending(static_cast<int>(options_.heartbeat_ms));
+    reports_.AwaitPending(static_cast<int>(heartbeat_pause_ms_));
     const std::optional<size_t> asked = AwaitAttachedToSend();
     if (!asked) return;
     if (reports_.NeedsAttach()) {
@@ -557,6 +559,8 @@ Status GrpcCoordinatorLink::SendBatch(const ReportBatch& batch, size_t coordinat
     MutexLock lock(warnings_mutex_);
     if (clock_warning_.Observe(skew)) ReportWarnings();
   }
+  heartbeat_pause_ms_ =
+      std::max(options_.heartbeat_ms, std::min<int64_t>(reply.pause_ms(), kHeartbeatPauseMaxMs));
   const Status outcome = coord::FromProto(reply.outcome());
   if (outcome.ok() && options_.self_tester != nullptr) {
     options_.self_tester->Request(reply.self_test());

@@ -38,7 +38,7 @@ struct GrpcLinkOptions {
   std::map<std::string, std::string> labels;  // location of the node: rack, switch
   uint32_t shared_tiers = 0;                  // mask of TierBit that the node reaches
   uint64_t disk_every = 0;                    // steps divisible by it go to disk; 0: all
-  int64_t heartbeat_ms = 500;
+  int64_t heartbeat_ms = 500;  // at least; a coordinator of many agents asks for a longer pause
   /// How long the agent stays away from a relay earlier in its list that serves again, on average;
   /// 0: until the current address fails.
   int64_t relay_return_ms = 60'000;
@@ -196,6 +196,7 @@ class GrpcCoordinatorLink final : public CoordinatorLink {
   /// Start of the report or query that the current coordinator has not answered.
   std::optional<Clock::TimePoint> asked_since_ HOLDFAST_GUARDED_BY(mutex_);
 
+  int64_t heartbeat_pause_ms_;  // of send_thread_
   std::thread attach_thread_;
   std::thread send_thread_;
   std::thread search_thread_;  // with several coordinators

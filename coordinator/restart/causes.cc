@@ -6,6 +6,7 @@
 #include <csignal>
 #include <cstring>
 
+#include "coordinator/contract/pace.h"
 #include "coordinator/restart/gpus.h"
 
 namespace holdfast::coord {
@@ -61,10 +62,13 @@ bool IsFailure(const WorkerState& worker) {
 /// Returns whether a node of the launch is silent or its stream has ended. Such a node may be the
 /// reason why workers on other nodes exited.
 bool AnyNodeUnresponsive(const RunReadContext& context, const Run& run) {
+  const auto agents = std::count_if(context.table.nodes.begin(), context.table.nodes.end(),
+                                    [](const auto& node) { return node.second.attached; });
+  const auto late_after = HeartbeatPause(static_cast<size_t>(agents), context.options.node_lease) +
+                          context.options.heartbeat_late_after;
   return std::any_of(run.record.nodes.begin(), run.record.nodes.end(), [&](const auto& name) {
     const WorkerNode& node = context.table.nodes.at(name);
-    return node.attached && (node.stream_ended || context.at.now - node.last_contact >
-                                                      context.options.heartbeat_late_after);
+    return node.attached && (node.stream_ended || context.at.now - node.last_contact > late_after);
   });
 }
 

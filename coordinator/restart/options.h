@@ -28,8 +28,8 @@ struct SupervisorOptions {
   /// A worker that ends within this time of the first counts as a consequence, unless a signal
   /// killed it.
   std::chrono::nanoseconds settle = std::chrono::milliseconds(150);
-  /// The interval between messages of a healthy node is shorter than this.
-  std::chrono::nanoseconds heartbeat_late_after = std::chrono::milliseconds(1200);
+  /// A heartbeat of a healthy node is at most this late.
+  std::chrono::nanoseconds heartbeat_late_after = std::chrono::milliseconds(700);
   /// A worker that its node does not report after this time counts as not started.
   std::chrono::nanoseconds launch_timeout = std::chrono::seconds(20);
   std::chrono::nanoseconds backoff_first = std::chrono::seconds(1);

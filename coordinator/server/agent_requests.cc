@@ -7,6 +7,7 @@
 #include "base/endpoint.h"
 #include "base/log.h"
 #include "coordinator/api/convert.h"
+#include "coordinator/contract/pace.h"
 #include "coordinator/server/requests.h"
 
 namespace holdfast::coord {
@@ -39,11 +40,6 @@ std::optional<GpuFailed> GpuFailedOf(const pb::ObserveRequest& request,
   return event;
 }
 }  // namespace
-
-uint32_t TelemetryPauseMs(size_t agents) {
-  constexpr size_t kPerSecond = 2'000;
-  return static_cast<uint32_t>(std::clamp<size_t>(1'000 * agents / kPerSecond, 100, 1'000));
-}
 
 Status AgentRequests::Attach(const pb::AttachRequest& request, const std::string& relay,
                              const MakeSink& sink) {
@@ -83,6 +79,7 @@ void AgentRequests::Report(const pb::ReportRequest& request, Relayed relayed, Re
                     ToProto(answer->outcome, reply.mutable_outcome());
                     reply.set_wall_nanos(clock_.WallNanos());
                     reply.set_self_test(applier_.self_tests().Find(node));
+                    reply.set_pause_ms(static_cast<uint32_t>(applier_.heartbeat_pause().count()));
                     done(&reply);
                   });
 }
@@ -99,7 +96,7 @@ pb::ObserveReply AgentRequests::Observe(const pb::ObserveRequest& request) {
     sample->set_job(digest.job());
     sample->set_operations(operations);
   }
-  reply.set_pause_ms(TelemetryPauseMs(applier_.attendance().agents()));
+  reply.set_pause_ms(static_cast<uint32_t>(TelemetryPause(applier_.attendance().agents()).count()));
   // GPU errors name the jobs of the digests, so they count only if the digests are valid.
   if (!applier_.attendance().IsAttached(request.node(), request.agent_start())) {
     ToProto(FencedError("the agent is not attached"), reply.mutable_outcome());

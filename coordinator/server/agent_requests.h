@@ -12,10 +12,6 @@
 
 namespace holdfast::coord {
 
-/// Returns how long an agent waits between two messages with telemetry. Up to 200 agents send ten
-/// per second each; more agents send 2,000 per second together, and at least one each.
-uint32_t TelemetryPauseMs(size_t agents);
-
 /// What agents send all the time: the same for an agent's own connection and for a relay. The
 /// caller has checked that the sender may act for the node. Thread-safe.
 class AgentRequests {

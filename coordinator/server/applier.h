@@ -13,6 +13,7 @@
 #include "base/invariant.h"
 #include "base/mutex.h"
 #include "base/thread.h"
+#include "coordinator/contract/pace.h"
 #include "coordinator/restart/supervisor.h"
 #include "coordinator/server/attendance.h"
 #include "coordinator/server/owner_table.h"
@@ -90,6 +91,10 @@ class Applier {
   const Attendance& attendance() const { return attendance_; }
   /// Can be read at any time, from any thread.
   const SelfTestOrders& self_tests() const { return self_tests_; }
+  /// The pause that an agent makes between two heartbeats.
+  std::chrono::milliseconds heartbeat_pause() const {
+    return HeartbeatPause(attendance_.agents(), options_.node_lease);
+  }
   /// Ends the thread, fails all waiting calls and closes every stream.
   void Stop();
   Epoch epoch() const { return Epoch{epoch_.load()}; }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <set>
 
@@ -22,6 +23,7 @@ using ::testing::ElementsAre;
 class ScriptedCoordinator final : public pb::Coordinator::Service {
  public:
   std::vector<pb::Directive> script;
+  uint32_t pause_ms = 0;  // in replies to reports
 
   grpc::Status Attach(grpc::ServerContext* context, const pb::AttachRequest* request,
                       grpc::ServerWriter<pb::Directive>* writer) override {
@@ -40,13 +42,21 @@ class ScriptedCoordinator final : public pb::Coordinator::Service {
   }
   /// Refuses the first report that is not empty.
   grpc::Status Report(grpc::ServerContext* /*context*/, const pb::ReportRequest* request,
-                      pb::ReportReply* /*reply*/) override {
+                      pb::ReportReply* reply) override {
+    reply->set_pause_ms(pause_ms);
     MutexLock lock(mutex_);
     reported_arena_ = request->arena();
-    if (request->failed_size() == 0) return grpc::Status::OK;
+    if (request->failed_size() == 0) {
+      heartbeats_.push_back(std::chrono::steady_clock::now());
+      return grpc::Status::OK;
+    }
     if (++reports_ == 1) return {grpc::StatusCode::UNAVAILABLE, "not now"};
     for (const auto& one : request->failed()) failed_.push_back(one.why());
     return grpc::Status::OK;
+  }
+  std::vector<std::chrono::steady_clock::time_point> heartbeats() {
+    MutexLock lock(mutex_);
+    return heartbeats_;
   }
   std::vector<std::string> failed() {
     MutexLock lock(mutex_);
@@ -70,6 +80,7 @@ class ScriptedCoordinator final : public pb::Coordinator::Service {
  private:
   Mutex mutex_;
   std::vector<uint64_t> seen_ HOLDFAST_GUARDED_BY(mutex_);
+  std::vector<std::chrono::steady_clock::time_point> heartbeats_ HOLDFAST_GUARDED_BY(mutex_);
   int reports_ HOLDFAST_GUARDED_BY(mutex_) = 0;
   pb::ArenaUse reported_arena_ HOLDFAST_GUARDED_BY(mutex_);
   pb::ArenaUse attached_arena_ HOLDFAST_GUARDED_BY(mutex_);
@@ -137,6 +148,7 @@ class LinkTest : public ::testing::Test {
     options.cluster = "test";
     options.node = "n0";
     options.agent_start = 1;
+    options.heartbeat_ms = 20;
     options.disk_free_percent = [] { return 50U; };
     options.arena_use = [this] {
       return ArenaUse{.bytes = 4 << 20, .reserved_bytes = reserved_.load()};
@@ -187,6 +199,21 @@ TEST_F(LinkTest, AttachesAndHeartbeatsHaveTheArena) {
   EXPECT_TRUE(
       Eventually([&] { return coordinator_.reported_arena().reserved_bytes() == 3 << 20; }));
   EXPECT_EQ(coordinator_.reported_arena().bytes(), 4U << 20);
+}
+
+TEST_F(LinkTest, HeartbeatsAreAsRareAsTheCoordinatorAsks) {
+  coordinator_.script = {DirectiveOf(5)};
+  coordinator_.pause_ms = 300;
+  Start();
+  ASSERT_TRUE(Eventually([&] { return coordinator_.heartbeats().size() >= 3; }));
+  const auto at = coordinator_.heartbeats();
+  // The first reply asks for the pause. Only a lower limit is certain on a busy machine.
+  EXPECT_GE(at[1] - at[0], std::chrono::milliseconds(299));
+  EXPECT_GE(at[2] - at[1], std::chrono::milliseconds(299));
+  // What there is to report does not wait.
+  const ShardKey key{"job", {Incarnation{1}, Step{3}}, Rank{0}};
+  link_->Report(FailedReplica{key, Tier::kDisk, "the disk is full"});
+  EXPECT_TRUE(Eventually([&] { return !coordinator_.failed().empty(); }));
 }
 
 TEST_F(LinkTest, DirectivesOfANewerEpochAreObeyed) {

@@ -4,7 +4,7 @@
 #include <atomic>
 
 #include "coordinator/contract/limits.h"
-#include "coordinator/server/agent_requests.h"
+#include "coordinator/contract/pace.h"
 #include "coordinator/server/coordinator_server.h"
 #include "coordinator/store/memory_store.h"
 #include "tests/coordinator/server/fake_agent.h"
@@ -163,7 +163,7 @@ TEST_F(ServerTest, TelemetryIsAcceptedOnlyFromAttachedAgentsAndForRunningJobs) {
     grpc::ClientContext context;
     coordinator::ObserveReply reply;
     EXPECT_TRUE(stub->Observe(&context, request, &reply).ok());
-    EXPECT_EQ(reply.pause_ms(), TelemetryPauseMs(1));
+    EXPECT_EQ(reply.pause_ms(), 100U);
     return FromProto(reply.outcome());
   };
   EXPECT_EQ(observe("stranger", 1, "gpt", 1, 1).code(), ErrorCode::kFenced);
@@ -180,11 +180,19 @@ TEST_F(ServerTest, TelemetryIsAcceptedOnlyFromAttachedAgentsAndForRunningJobs) {
   EXPECT_EQ(server_->watched().jobs, 1U);
 }
 
-TEST(TelemetryPauseTest, ManyAgentsSendFewMessagesEach) {
-  EXPECT_EQ(TelemetryPauseMs(0), 100U);
-  EXPECT_EQ(TelemetryPauseMs(200), 100U);
-  EXPECT_EQ(TelemetryPauseMs(1'000), 500U);
-  EXPECT_EQ(TelemetryPauseMs(100'000), 1'000U);
+TEST(PaceTest, ManyAgentsSendFewMessagesEach) {
+  using std::chrono::milliseconds;
+  EXPECT_EQ(TelemetryPause(0), milliseconds(100));
+  EXPECT_EQ(TelemetryPause(200), milliseconds(100));
+  EXPECT_EQ(TelemetryPause(1'000), milliseconds(500));
+  EXPECT_EQ(TelemetryPause(100'000), milliseconds(1'000));
+  const auto lease = milliseconds(3'000);
+  EXPECT_EQ(HeartbeatPause(0, lease), milliseconds(500));
+  EXPECT_EQ(HeartbeatPause(500, lease), milliseconds(500));
+  EXPECT_EQ(HeartbeatPause(800, lease), milliseconds(800));
+  EXPECT_EQ(HeartbeatPause(100'000, lease), milliseconds(1'000));
+  EXPECT_EQ(HeartbeatPause(100'000, lease / 2), milliseconds(500)) << "a third of the lease";
+  EXPECT_EQ(HeartbeatPause(100'000, milliseconds(300)), milliseconds(500));
 }
 
 TEST_F(ServerTest, AReportOfMisplacedWorkersIsHarmless) {

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+
+// How often an agent sends. A coordinator of many agents asks each of them for fewer messages,
+// since a message costs it more time than the contents.
+
+namespace holdfast::coord {
+
+inline constexpr std::chrono::milliseconds kHeartbeatPause(500);
+
+/// Returns the pause between two heartbeats of one of so many agents: half a second for up to 500
+/// agents, then longer, so that all together send 1,000 per second, and at most one second or a
+/// third of the lease.
+inline std::chrono::milliseconds HeartbeatPause(size_t agents, std::chrono::nanoseconds lease) {
+  using std::chrono::milliseconds;
+  const auto longest =
+      std::min(milliseconds(1'000), std::chrono::duration_cast<milliseconds>(lease / 3));
+  const auto wanted = milliseconds(std::min<size_t>(agents, 1'000));
+  return std::max(kHeartbeatPause, std::min(wanted, longest));
+}
+
+/// Returns the pause between two messages with telemetry: 100 ms for up to 200 agents, then longer,
+/// so that all together send 2,000 per second, and at most one second.
+inline std::chrono::milliseconds TelemetryPause(size_t agents) {
+  return std::chrono::milliseconds(std::clamp<size_t>(agents / 2, 100, 1'000));
+}
+
+}  // namespace holdfast::coord
