@@ -141,7 +141,8 @@ Status MeasureIdle(const Options& options, SimulatedNodes& nodes, pid_t pid) {
                               return Status::Ok();
                             }));
   Print(options.name + "_heartbeat", heartbeats, kHeartbeatCores, "cores",
-        fmt::format("{} agents, as many heartbeats as the coordinator asks for, no telemetry", options.load.nodes));
+        fmt::format("{} agents, heartbeats as rare as it asks for, no telemetry",
+                    options.load.nodes));
   TelemetryLoad load;
   const auto start = SteadyClock::now();
   HOLDFAST_ASSIGN_OR_RETURN(const double telemetry, CoresOf(pid, [&] {

@@ -106,8 +106,14 @@ std::vector<PeerProbe> PeerReach::Probe(const std::string& name, const Job& job)
       request.incarnation = Incarnation{1};
       request.bytes = 1;
       request.node = job.peers[i].first;
-      auto stream = transport_.Open(job.peers[i].second, request, clock_.Now() + kProbeTimeout);
+      const auto begin = clock_.Now();
+      auto stream = transport_.Open(job.peers[i].second, request, begin + kProbeTimeout);
+      const auto took = clock_.Now() - begin;
       results[i].reached = stream.has_value() || IsAnswer(stream.error());
+      // A refused connection is no measurement of the link.
+      if (results[i].reached || took >= kProbeTimeout) {
+        results[i].took_ns = static_cast<uint64_t>(took.count());
+      }
     });
   }
   for (Thread& thread : threads) thread.join();

@@ -13,15 +13,15 @@
 
 namespace holdfast::agent {
 
-/// The result of a probe: whether the peer answered.
+/// The result of a probe: whether the peer answered, and when.
 struct PeerProbe {
   std::string node;
   bool reached = false;
-  bool operator==(const PeerProbe&) const = default;
+  uint64_t took_ns = 0;  // until the answer or the timeout; 0: refused
 };
 
-/// Probes on demand which peers this node reaches. When a transfer between trainers is stuck, the
-/// coordinator uses the results of all nodes to distinguish a dead link from an isolated node. A
+/// Probes on demand which peers this node reaches. When a transfer between trainers is stuck or
+/// slow, the coordinator uses the results of all nodes to distinguish a link from a node. A
 /// probe goes to the next few members of the job's parity group and requests a version that does
 /// not exist. While probes are requested, the members are probed once a second. Has a thread.
 /// Thread-safe.

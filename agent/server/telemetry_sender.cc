@@ -23,6 +23,9 @@ constexpr uint64_t kFlightAgeMin = 700'000'000;
 // after 5 s.
 constexpr uint64_t kStuckAge = 2'000'000'000;
 
+// How long peers are probed after a request, which the coordinator repeats every few seconds.
+constexpr std::chrono::seconds kProbeTime(10);
+
 uint64_t MonotonicNanos() {
   timespec now{};
   ::clock_gettime(CLOCK_MONOTONIC, &now);
@@ -144,10 +147,12 @@ void TelemetrySender::Count(const std::vector<ObservedRank>& observations) {
   }
 }
 
-/// For digests with a stuck operation, adds which peers are reachable: a broken link may be the
-/// cause.
-void TelemetrySender::AddReach(const std::vector<ObservedRank>& observations,
+/// Adds which peers are reachable and how fast they answer, if an operation of the job is stuck or
+/// the coordinator has requested probes: a link may be the cause.
+void TelemetrySender::AddReach(const std::vector<ObservedRank>& observations, uint64_t now_ns,
                                std::vector<pb::Digest>* digests) {
+  const auto now = std::chrono::nanoseconds(now_ns);
+  std::erase_if(probe_until_, [now](const auto& job) { return job.second <= now; });
   std::set<std::string> stuck;
   for (const ObservedRank& observed : observations) {
     for (const InFlight& flight : observed.telemetry.in_flight) {
@@ -155,11 +160,12 @@ void TelemetrySender::AddReach(const std::vector<ObservedRank>& observations,
     }
   }
   for (pb::Digest& digest : *digests) {
-    if (stuck.count(digest.job()) == 0) continue;
+    if (stuck.count(digest.job()) + probe_until_.count(digest.job()) == 0) continue;
     for (const PeerProbe& answer : reach_.RequestProbes(digest.job())) {
       pb::ObservedReach* one = digest.add_reach();
       one->set_node(answer.node);
       one->set_reached(answer.reached);
+      one->set_took_ns(answer.took_ns);
     }
   }
 }
@@ -177,7 +183,7 @@ void TelemetrySender::Run() {
     std::vector<ObservedRank> observations = filter_.Take(ranks_.Observe(now), now);
     Count(observations);
     std::vector<pb::Digest> digests = DigestsOf(observations, now, with_communicators);
-    AddReach(observations, &digests);
+    AddReach(observations, now, &digests);
     for (pb::Digest& digest : digests) digest.set_number(numbers_[digest.job()]++);
     batch_.Add(std::move(digests), std::move(observations));
     const std::vector<GpuError> errors = gpus_.After(sent_errors_);
@@ -214,7 +220,8 @@ bool TelemetrySender::Send(std::vector<DigestBatch::Poll>& polls,
   batch_.SetPause(uint64_t{reply->pause_ms()} * 1'000'000);
   if (!errors.empty()) sent_errors_ = errors.back().number;
   for (const pb::SampleRequest& sample : reply->samples()) {
-    ranks_.Sample(sample.job(), sample.operations());
+    if (sample.operations() != 0) ranks_.Sample(sample.job(), sample.operations());
+    if (sample.probe()) probe_until_[sample.job()] = std::chrono::nanoseconds(now_ns) + kProbeTime;
   }
   return true;
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -45,7 +46,7 @@ class TelemetrySender {
  private:
   void Run();
   void Count(const std::vector<ObservedRank>& observations);
-  void AddReach(const std::vector<ObservedRank>& observations,
+  void AddReach(const std::vector<ObservedRank>& observations, uint64_t now_ns,
                 std::vector<coordinator::Digest>* digests);
   /// Moves the digests out of `polls`. Returns whether the coordinator has accepted them.
   bool Send(std::vector<DigestBatch::Poll>& polls, const std::vector<GpuError>& errors,
@@ -57,8 +58,9 @@ class TelemetrySender {
   GrpcCoordinatorLink& link_;
   ObservationFilter filter_;
   DigestBatch batch_;
-  std::map<std::string, uint64_t> numbers_;  // of the next digest, by job
-  uint64_t sent_errors_ = 0;                 // number of the last GPU error that was sent
+  std::map<std::string, uint64_t> numbers_;                      // of the next digest, by job
+  std::map<std::string, std::chrono::nanoseconds> probe_until_;  // by job; CLOCK_MONOTONIC
+  uint64_t sent_errors_ = 0;  // number of the last GPU error that was sent
   mutable Mutex mutex_;
   CondVar changed_;
   Counts counts_ HOLDFAST_GUARDED_BY(mutex_);

@@ -11,8 +11,8 @@ namespace holdfast::coord {
 
 inline constexpr std::chrono::milliseconds kHeartbeatPause(500);
 
-/// Returns the pause between two heartbeats of one of so many agents: half a second for up to 500
-/// agents, then longer, so that all together send 1,000 per second, and at most one second or a
+/// Returns the pause between two heartbeats of an agent among this many: half a second for up to
+/// 500 agents, then longer, so that all together send 1,000 per second, and at most one second or a
 /// third of the lease.
 inline std::chrono::milliseconds HeartbeatPause(size_t agents, std::chrono::nanoseconds lease) {
   using std::chrono::milliseconds;

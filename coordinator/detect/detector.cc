@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "coordinator/detect/hang.h"
+#include "coordinator/detect/probe_times.h"
 #include "coordinator/detect/slow.h"
 #include "coordinator/detect/standstill.h"
 
@@ -43,6 +44,8 @@ struct Detector::State {
   DetectorOptions options;
   Table table;
   SlownessDetector slowness;
+  ProbeTimes probe_times;
+  std::optional<ProbeTimes::Slow> slow_link;  // found while transfers are slow
   std::vector<Verdict> suspicions;
   PauseClock pauses;
 };
@@ -103,6 +106,11 @@ void Detector::Observe(const Digest& digest, Clock::TimePoint now) {
   const auto admitted = state_->table.Admit(digest, now);
   if (!admitted) return;
   state_->table.TakeState(digest, *admitted);
+  if (state_->slowness.has_slow_transfers()) {
+    for (const Reach& probe : digest.reach) {
+      state_->probe_times.Add(digest.node, probe.node, probe.took_ns);
+    }
+  }
   state_->slowness.Observe(digest, admitted->node, state_->table, now);
 }
 
@@ -126,9 +134,31 @@ std::vector<Verdict> Detector::Evaluate(Clock::TimePoint now) {
   }
   // Slowness is not reported while there are other faults: a job that hangs looks slow.
   std::vector<Verdict> slow = state_->slowness.Evaluate(state_->table, now);
+  if (!state_->slowness.has_slow_transfers()) {
+    state_->probe_times.Clear();
+    state_->slow_link.reset();
+  }
+  for (Verdict& verdict : slow) LocateByProbes(verdict);
   if (verdicts.empty()) verdicts = std::move(slow);
   SuspectFabric(state_->table, state_->options, verdicts);
   return verdicts;
+}
+
+/// Adds the slow node or link to a verdict that names none. The first finding stays, so that the
+/// same fault is not reported under two names.
+void Detector::LocateByProbes(Verdict& verdict) {
+  if (verdict.fault != FaultClass::kCommSlow || verdict.edge || !verdict.ranks.empty()) return;
+  if (!state_->slow_link) state_->slow_link = state_->probe_times.Find();
+  if (!state_->slow_link) return;
+  const ProbeTimes::Slow& slow = *state_->slow_link;
+  verdict.nodes = slow.nodes;
+  if (slow.nodes.size() == 1) verdict.ranks = state_->table.RanksOn(slow.nodes.front());
+  verdict.confidence = std::max(verdict.confidence, 0.7);
+  verdict.evidence.push_back(
+      fmt::format("probes between {} take {:.3g} ms instead of {:.3g} ms ({} of {} pairs of nodes)",
+                  slow.nodes.size() == 1 ? slow.nodes.front() + " and other nodes"
+                                         : slow.nodes[0] + " and " + slow.nodes[1],
+                  slow.took_ns / 1e6, slow.usual_ns / 1e6, slow.pairs, slow.of));
 }
 
 const std::vector<Verdict>& Detector::suspicions() const { return state_->suspicions; }
@@ -138,6 +168,7 @@ Clock::Duration Detector::longest_pause() const {
 const std::vector<CommunicatorId>& Detector::wanted_transfers() const {
   return state_->slowness.wanted();
 }
+bool Detector::needs_probes() const { return state_->slowness.has_slow_transfers(); }
 const DetectorCounters& Detector::counters() const { return state_->table.counters(); }
 
 }  // namespace holdfast::detect

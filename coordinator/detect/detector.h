@@ -73,9 +73,13 @@ class Detector {
   /// Returns the communicators whose RankTransfers would show which connection or rank is slow.
   /// Agents should send these for about the next 20 operations. Set by Evaluate.
   const std::vector<CommunicatorId>& wanted_transfers() const;
+  /// Whether agents should probe each other, because transfers are slow. Set by Evaluate.
+  bool needs_probes() const;
   const DetectorCounters& counters() const;
 
  private:
+  void LocateByProbes(Verdict& verdict);
+
   struct State;
   std::unique_ptr<State> state_;
 };

@@ -83,6 +83,7 @@ struct RankState {
 struct Reach {
   std::string node;
   bool reached = false;
+  uint64_t took_ns = 0;  // until the answer; 0: not measured
 };
 
 /// One agent's report on its ranks, in one message.
@@ -99,7 +100,7 @@ struct Digest {
   std::vector<RankFlight> in_flight;
   std::vector<RankCompleted> completed;
   std::vector<RankTransfers> peers;
-  std::vector<Reach> reach = {};  // of a few other nodes, while an operation does not complete
+  std::vector<Reach> reach = {};  // of a few other nodes, while an operation is stuck or slow
 };
 
 }  // namespace holdfast::detect

@@ -57,6 +57,8 @@ class SlownessDetector {
   /// Returns the present stragglers and slow transfers.
   std::vector<Verdict> Evaluate(Table& table, Clock::TimePoint now);
   /// Communicators whose connections should be measured. Set by Evaluate.
+  /// Whether transfers are slow at present. Set by Evaluate.
+  bool has_slow_transfers() const { return !pools_.empty(); }
   const std::vector<CommunicatorId>& wanted() const { return wanted_; }
 
  private:

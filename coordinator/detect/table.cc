@@ -269,6 +269,15 @@ void Table::NoteMoved(uint32_t rank, Index node) {
   if (completed || started) info.moved_at = nodes_[node].as_of;
 }
 
+std::vector<Rank> Table::RanksOn(const std::string& name) const {
+  std::vector<Rank> ranks;
+  const auto found = node_index_.find(name);
+  for (uint32_t rank = 0; found != node_index_.end() && rank < ranks_.size(); ++rank) {
+    if (ranks_[rank].node == found->second) ranks.push_back(Rank{rank});
+  }
+  return ranks;
+}
+
 void Table::TakeReach(const Digest& digest, Index node) {
   auto& reach = nodes_[node].reach;
   reach.clear();

@@ -175,6 +175,8 @@ class Table {
   uint32_t world() const { return static_cast<uint32_t>(ranks_.size()); }
   const RankInfo& rank(uint32_t rank) const { return ranks_[rank]; }
   const NodeInfo& node(Index node) const { return nodes_[node]; }
+  /// Returns the ranks of the job on this node, ascending.
+  std::vector<Rank> RanksOn(const std::string& name) const;
   const std::vector<NodeInfo>& nodes() const { return nodes_; }
   const CommInfo& comm(Index comm) const { return comms_[comm]; }
   const std::vector<CommInfo>& comms() const { return comms_; }

@@ -90,11 +90,9 @@ pb::ObserveReply AgentRequests::Observe(const pb::ObserveRequest& request) {
   for (const pb::Digest& digest : request.digests()) {
     Status taken = watcher_.Observe(request.node(), request.agent_start(), digest);
     if (status.ok()) status = taken;
-    const uint32_t operations = watcher_.SamplesFor(request.node(), digest.job());
-    if (operations == 0) continue;
-    pb::SampleRequest* sample = reply.add_samples();
-    sample->set_job(digest.job());
-    sample->set_operations(operations);
+    if (auto sample = watcher_.SamplesFor(request.node(), digest.job())) {
+      *reply.add_samples() = *std::move(sample);
+    }
   }
   reply.set_pause_ms(static_cast<uint32_t>(TelemetryPause(applier_.attendance().agents()).count()));
   // GPU errors name the jobs of the digests, so they count only if the digests are valid.

@@ -242,20 +242,25 @@ detect::Digest Watcher::Convert(const std::string& node, uint64_t agent_start,
     }
   }
   for (const pb::ObservedReach& one : digest.reach()) {
-    out.reach.push_back({one.node(), one.reached()});
+    out.reach.push_back({one.node(), one.reached(), one.took_ns()});
   }
   if (freshest_ms != INT64_MAX) job.since_step_ms[node] = freshest_ms;
   return out;
 }
 
-uint32_t Watcher::SamplesFor(const std::string& node, const std::string& name) {
+std::optional<pb::SampleRequest> Watcher::SamplesFor(const std::string& node,
+                                                     const std::string& name) {
   MutexLock lock(mutex_);
   auto job = jobs_.find(name);
-  if (job == jobs_.end()) return 0;
+  if (job == jobs_.end()) return std::nullopt;
   uint64_t& has = job->second.sampled[node];
-  if (has == job->second.sampling) return 0;
+  if (has == job->second.sampling) return std::nullopt;
   has = job->second.sampling;
-  return kSampledOperations;
+  pb::SampleRequest request;
+  request.set_job(name);
+  request.set_operations(kSampledOperations);
+  request.set_probe(job->second.detector->needs_probes());
+  return request;
 }
 
 void Watcher::Run() {

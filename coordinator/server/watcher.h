@@ -47,9 +47,10 @@ class Watcher {
   Counts counts();
   /// Returns the last reading of each rank, by job.
   std::map<std::string, std::vector<ui::RankReading>> Readings();
-  /// Returns how many of the next operations the node's ranks should sample, with their transfers;
-  /// 0: none. Each request for samples is returned once per node.
-  uint32_t SamplesFor(const std::string& node, const std::string& job);
+  /// Returns the request for samples of the node's ranks, if there is one. Each is returned once
+  /// per node.
+  std::optional<coordinator::SampleRequest> SamplesFor(const std::string& node,
+                                                       const std::string& job);
 
  private:
   /// Members of a communicator, collected from its ranks: each may report only its own index.

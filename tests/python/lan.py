@@ -113,16 +113,18 @@ class LanCluster(Cluster):
 
 def limit_cpu(pid, share):
     """Limits a process to `share` of a core. Returns the function that ends it."""
-    for root, write in (
-            ("/sys/fs/cgroup", lambda group: (group / "cpu.max").write_text(f"{int(share * 1e5)} 100000")),
-            ("/sys/fs/cgroup/cpu", lambda group: (group / "cpu.cfs_quota_us").write_text(str(int(share * 1e5))))):
+    quota = int(share * 100_000)
+    for root, name, text in (("/sys/fs/cgroup", "cpu.max", f"{quota} 100000"),
+                             ("/sys/fs/cgroup/cpu", "cpu.cfs_quota_us", str(quota))):
         group = pathlib.Path(root, f"hf-{pid}")
         try:
             group.mkdir()
         except OSError:
             continue
         try:
-            write(group)
+            if not (group / name).exists():  # a folder, not a control group
+                raise FileNotFoundError(group / name)
+            (group / name).write_text(text)
             (group / "cgroup.procs").write_text(str(pid))
         except OSError:
             group.rmdir()

@@ -1,0 +1,95 @@
+// Tests which node or link the times of probes name.
+
+#include "coordinator/detect/probe_times.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <random>
+
+namespace holdfast::detect {
+namespace {
+using ::testing::ElementsAre;
+
+constexpr double kMillisecond = 1e6;
+
+/// Every node probes the next `peers` nodes `probes` times. `usual_ms` is noisy: a probe takes up
+/// to twice as long.
+ProbeTimes Probe(int nodes, int peers, int probes, double usual_ms,
+                 const std::function<double(int, int)>& extra_ms) {
+  ProbeTimes times;
+  std::mt19937 random(7);
+  std::uniform_real_distribution<double> noise(1, 2);
+  for (int probe = 0; probe < probes; ++probe) {
+    for (int from = 0; from < nodes; ++from) {
+      for (int i = 1; i <= peers; ++i) {
+        const int to = (from + i) % nodes;
+        const double took = usual_ms * noise(random) + extra_ms(from, to) * noise(random);
+        times.Add(fmt::format("n{}", from), fmt::format("n{}", to),
+                  static_cast<uint64_t>(took * kMillisecond));
+      }
+    }
+  }
+  return times;
+}
+
+double None(int /*from*/, int /*to*/) { return 0; }
+
+TEST(ProbeTimesTest, ASlowNodeIsNamed) {
+  for (const int nodes : {3, 4, 8, 64}) {
+    const int peers = std::min(nodes - 1, 4);
+    const auto found = Probe(nodes, peers, 10, 3, [](int from, int to) {
+                         return from == 2 || to == 2 ? 60 : 0;
+                       }).Find();
+    ASSERT_TRUE(found.has_value() == (nodes > 3)) << nodes << " nodes";
+    if (nodes == 3) continue;  // one pair is left to compare with
+    EXPECT_THAT(found->nodes, ElementsAre("n2"));
+    EXPECT_GT(found->took_ns, 60 * kMillisecond);
+    EXPECT_LT(found->usual_ns, 6 * kMillisecond);
+  }
+}
+
+TEST(ProbeTimesTest, ASlowLinkIsNamedByItsEnds) {
+  const auto found = Probe(4, 3, 10, 3, [](int from, int to) {
+                       return std::min(from, to) == 1 && std::max(from, to) == 3 ? 60 : 0;
+                     }).Find();
+  ASSERT_TRUE(found.has_value());
+  EXPECT_THAT(found->nodes, ElementsAre("n1", "n3"));
+  EXPECT_EQ(found->pairs, 1U);
+  EXPECT_EQ(found->of, 6U);
+}
+
+TEST(ProbeTimesTest, EqualTimesNameNone) {
+  EXPECT_FALSE(Probe(4, 3, 30, 3, None).Find().has_value());
+  EXPECT_FALSE(Probe(64, 4, 30, 3, None).Find().has_value());
+  // The fabric is slow as a whole.
+  EXPECT_FALSE(Probe(8, 4, 30, 80, None).Find().has_value());
+}
+
+TEST(ProbeTimesTest, ShortDelaysAndFewProbesNameNone) {
+  const auto slow = [](double ms) {
+    return [ms](int from, int to) { return from == 2 || to == 2 ? ms : 0; };
+  };
+  EXPECT_FALSE(Probe(4, 3, 10, 0.2, slow(1)).Find().has_value()) << "a busy processor";
+  EXPECT_FALSE(Probe(4, 3, 2, 3, slow(60)).Find().has_value());
+  EXPECT_FALSE(Probe(2, 1, 10, 3, slow(60)).Find().has_value());
+  EXPECT_FALSE(ProbeTimes().Find().has_value());
+}
+
+TEST(ProbeTimesTest, ARepeatedResultIsOneProbe) {
+  ProbeTimes times;
+  for (int repeat = 0; repeat < 20; ++repeat) {
+    for (int from = 0; from < 4; ++from) {
+      for (int to = 0; to < 4; ++to) {
+        times.Add(fmt::format("n{}", from), fmt::format("n{}", to),
+                  from == 2 || to == 2 ? 90'000'000 : 3'000'000);
+      }
+    }
+  }
+  EXPECT_FALSE(times.Find().has_value()) << "two probes of each pair";
+}
+
+}  // namespace
+}  // namespace holdfast::detect
