@@ -169,9 +169,11 @@ def test_random_faults_are_attributed(cluster, tmp_path):
             since, end = inject(kind, pid, node, cluster)
             incident, suspicion, verdict = watch(kind, job, cluster, since)
         finally:
-            if end is not None:
-                end()
-            job.stop()
+            try:
+                if end is not None:
+                    end()
+            finally:
+                job.stop()
         found = incident is not None and incident["kind"] == EXPECTED[kind][0]
         exact = found and names(incident, rank, node)
         named = "–" if incident is None else incident["what"]
