@@ -23,7 +23,7 @@ class ProbeTimes {
 
   struct Slow {
     std::vector<std::string> nodes;  // one, or the two ends of one slow link
-    double took_ns = 0;              // mean of the slow pairs
+    double took_ns = 0;              // mean of the slow pairs' medians
     double usual_ns = 0;             // median of the others
     size_t pairs = 0;                // slow ones
     size_t of = 0;                   // pairs that were measured

@@ -215,12 +215,14 @@ grpc::ServerUnaryReactor* AgentService::Report(grpc::CallbackServerContext* cont
   if (!linked.ok()) return Refuse(context, reply, linked);
   *item.mutable_report() = *request;
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  upstream_.Call(std::move(item), [reactor, reply](const pb::RelayAnswer* answer, int64_t wall) {
-    if (answer == nullptr) return reactor->Finish(NoAnswer());
-    *reply = answer->report();
-    if (reply->wall_nanos() == 0) reply->set_wall_nanos(wall);
-    reactor->Finish(grpc::Status::OK);
-  });
+  upstream_.Call(std::move(item),
+                 [reactor, reply](const pb::RelayAnswer* answer, const Upstream::Shared& shared) {
+                   if (answer == nullptr) return reactor->Finish(NoAnswer());
+                   *reply = answer->report();
+                   if (reply->wall_nanos() == 0) reply->set_wall_nanos(shared.wall_nanos);
+                   if (reply->pause_ms() == 0) reply->set_pause_ms(shared.report_pause_ms);
+                   reactor->Finish(grpc::Status::OK);
+                 });
   return reactor;
 }
 
@@ -232,11 +234,13 @@ grpc::ServerUnaryReactor* AgentService::Observe(grpc::CallbackServerContext* con
   if (!linked.ok()) return Refuse(context, reply, linked);
   *item.mutable_observe() = *request;
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  upstream_.Call(std::move(item), [reactor, reply](const pb::RelayAnswer* answer, int64_t) {
-    if (answer == nullptr) return reactor->Finish(NoAnswer());
-    *reply = answer->observe();
-    reactor->Finish(grpc::Status::OK);
-  });
+  upstream_.Call(std::move(item),
+                 [reactor, reply](const pb::RelayAnswer* answer, const Upstream::Shared& shared) {
+                   if (answer == nullptr) return reactor->Finish(NoAnswer());
+                   *reply = answer->observe();
+                   if (reply->pause_ms() == 0) reply->set_pause_ms(shared.observe_pause_ms);
+                   reactor->Finish(grpc::Status::OK);
+                 });
   return reactor;
 }
 

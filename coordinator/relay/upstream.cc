@@ -178,7 +178,8 @@ void Upstream::Receive(const pb::RelayDown& down) {
       take(answer.call(), answer.unknown() ? nullptr : &answer);
     }
   }
-  for (const auto& [call, answer] : answered) call(answer, down.wall_nanos());
+  const Shared shared{down.wall_nanos(), down.report_pause_ms(), down.observe_pause_ms()};
+  for (const auto& [call, answer] : answered) call(answer, shared);
 }
 
 void Upstream::EndSession() {
@@ -194,7 +195,7 @@ void Upstream::EndSession() {
     calls = std::exchange(calls_, {});
     if (sending_ != nullptr) sending_->TryCancel();
   }
-  for (const auto& [call, answered] : calls) answered(nullptr, 0);
+  for (const auto& [call, answered] : calls) answered(nullptr, {});
 }
 
 void Upstream::CancelSession(uint64_t session) {
@@ -279,7 +280,7 @@ void Upstream::Call(pb::RelayItem item, Answered answered) {
       if (pending_.size() == 1) wake_.NotifyAll();
     }
   }
-  if (refused) answered(nullptr, 0);
+  if (refused) answered(nullptr, {});
 }
 
 std::optional<Upstream::Batch> Upstream::Take() {
@@ -374,7 +375,7 @@ void Upstream::BeSilent() {
     silent_ = true;
     calls = std::exchange(calls_, {});
   }
-  for (const auto& [call, answered] : calls) answered(nullptr, 0);
+  for (const auto& [call, answered] : calls) answered(nullptr, {});
 }
 
 void Upstream::SearchLeader() {

@@ -50,8 +50,14 @@ class DownReceiver {
 /// Thread-safe.
 class Upstream {
  public:
+  /// What all answers of one message share.
+  struct Shared {
+    int64_t wall_nanos = 0;  // the coordinator's clock
+    uint32_t report_pause_ms = 0;
+    uint32_t observe_pause_ms = 0;
+  };
   /// Gets the answer of the coordinator, or null: the outcome is not known.
-  using Answered = std::function<void(const coordinator::RelayAnswer*, int64_t wall_nanos)>;
+  using Answered = std::function<void(const coordinator::RelayAnswer*, const Shared&)>;
   using LeadingAnswer = std::function<void(const std::optional<Leading>&)>;
 
   Upstream(UpstreamOptions options, std::unique_ptr<LeaderChannel> coordinators,

@@ -169,6 +169,7 @@ void RelaySession::Observe(uint32_t link, uint64_t call, const pb::ObserveReques
     MutexLock lock(mutex_);
     if (plain) {
       collected_.add_done(call);
+      collected_.set_observe_pause_ms(reply.pause_ms());
     } else {
       pb::RelayAnswer* answer = collected_.add_answers();
       answer->set_call(call);
@@ -185,6 +186,7 @@ void RelaySession::Answer(uint64_t call, const pb::ReportReply* reply) {
     MutexLock lock(mutex_);
     if (reply != nullptr && reply->outcome().code() == 0 && reply->self_test() == 0) {
       collected_.add_done(call);
+      collected_.set_report_pause_ms(reply->pause_ms());
     } else {
       pb::RelayAnswer* answer = collected_.add_answers();
       answer->set_call(call);

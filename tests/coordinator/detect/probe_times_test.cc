@@ -51,6 +51,16 @@ TEST(ProbeTimesTest, ASlowNodeIsNamed) {
   }
 }
 
+/// A busy processor delays every fourth probe of any pair by much.
+TEST(ProbeTimesTest, ABusyProcessorHidesNoSlowNode) {
+  int number = 0;
+  const auto found = Probe(4, 3, 20, 10, [&number](int from, int to) {
+                       return (from == 1 || to == 1 ? 25 : 0) + (++number % 4 == 0 ? 200 : 0);
+                     }).Find();
+  ASSERT_TRUE(found.has_value());
+  EXPECT_THAT(found->nodes, ElementsAre("n1"));
+}
+
 TEST(ProbeTimesTest, ASlowLinkIsNamedByItsEnds) {
   const auto found = Probe(4, 3, 10, 3, [](int from, int to) {
                        return std::min(from, to) == 1 && std::max(from, to) == 3 ? 60 : 0;

@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "coordinator/contract/pace.h"
 #include "coordinator/relay/relay_server.h"
 #include "tests/coordinator/server/fake_agent.h"
 #include "tests/coordinator/server/server_fixture.h"
@@ -100,6 +101,25 @@ TEST_F(RelayTest, ReportsJoinsAndDirectivesPassThroughRelays) {
   const auto decided = agents_[0]->Decide("lm", 1, 0, 300);
   ASSERT_FALSE(decided.has_value());
   EXPECT_EQ(decided.error().code(), ErrorCode::kDeadlineExceeded);
+}
+
+TEST_F(RelayTest, AnswersHaveThePausesThatTheCoordinatorAsksFor) {
+  Start();
+  StartRelay(0);
+  AddAgent(Relay(0), 0);
+  AttachAll();
+  auto stub = pb::Coordinator::NewStub(*MakeChannel(Relay(0), {}));
+  grpc::ClientContext reporting;
+  pb::ReportReply reported;
+  ASSERT_TRUE(stub->Report(&reporting, agents_[0]->NewReport(Epoch()), &reported).ok());
+  EXPECT_EQ(reported.pause_ms(), kHeartbeatPause.count());
+  pb::ObserveRequest observation;
+  observation.set_node("n0");
+  observation.set_agent_start(1);
+  grpc::ClientContext observing;
+  pb::ObserveReply observed;
+  ASSERT_TRUE(stub->Observe(&observing, observation, &observed).ok());
+  EXPECT_EQ(observed.pause_ms(), TelemetryPause(1).count());
 }
 
 TEST_F(RelayTest, TheEndOfAStreamAndOfARelayDetachTheirNodes) {
