@@ -149,7 +149,7 @@ TEST_F(OfflineTest, InspectImageJson) {
       RunCli({"inspect", Version(20) + "/rank-1.safetensors", "--deep", "-o", "json"});
   EXPECT_EQ(result.exit_code, 0) << result.Shown();
   auto json = result.Json();
-  EXPECT_EQ(json["schema"], 1);
+  EXPECT_EQ(json["schema"], 2);
   EXPECT_EQ(json["kind"], "inspect");
   EXPECT_EQ(json["what"], "image");
   EXPECT_EQ(json["job"], "lm");
@@ -278,7 +278,7 @@ TEST_F(OfflineTest, VerifyGood) {
   EXPECT_EQ(result.err, "");
   auto json =
       RunCli({"verify", "lm", "--version", "1-20", "--data-dir", dir_, "-o", "json"}).Json();
-  EXPECT_EQ(json["schema"], 1);
+  EXPECT_EQ(json["schema"], 2);
   EXPECT_EQ(json["ok"], true);
   ASSERT_EQ(json["shards"].size(), 2U);
   EXPECT_EQ(json["shards"][1]["version"], "1-20");
