@@ -18,7 +18,7 @@ Violations& All() {
   return all;
 }
 
-/// Returns the path in the source tree. How __FILE__ begins depends on the build.
+/// Returns the path of a file in the source tree. The beginning of __FILE__ depends on the build.
 std::string_view InTree(std::string_view file) {
   constexpr std::string_view kTree = HOLDFAST_SOURCE_DIR "/";
   constexpr std::string_view kUp = "../";

@@ -34,8 +34,8 @@ void JobService::Apply(JobState state) {
   const JobState before = known == nullptr ? JobState{} : *known;
   const JobState& now = parts_.jobs.Set(std::move(state));
   parts_.peer_source.SetIncarnation(now.job, now.incarnation);
-  // The keeper comes first: once the ranks have another version for their peers, it needs the plan
-  // of that version.
+  // The parity keeper gets the job state before the ranks do: it needs the plan of a version before
+  // a rank has that version for its peers.
   parts_.parity.SetJobState(now);
   ApplyToRanks(now);
   RepeatJoins(now);

@@ -2,13 +2,28 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <tuple>
 
 #include "base/log.h"
+#include "coordinator/contract/limits.h"
 
 namespace holdfast::agent {
 namespace {
 constexpr std::chrono::seconds kPause(2);
+
+static_assert(kCommitsMax == kCommitsListedMax);
+/// Returns the commits of the newest versions, in ascending order. The file and an attach have room
+/// for kCommitsMax; a coordinator drops the last ones of a longer list.
+std::vector<VersionCommit> Newest(const std::set<VersionCommit>& known) {
+  std::vector<VersionCommit> newest(known.begin(), known.end());
+  if (newest.size() <= kCommitsMax) return newest;
+  const auto end = newest.begin() + kCommitsMax;
+  std::ranges::nth_element(newest, end, std::ranges::greater(), &VersionCommit::version);
+  newest.erase(end, newest.end());
+  std::ranges::sort(newest);
+  return newest;
+}
 }  // namespace
 
 void KnownCommits::Load() {
@@ -94,13 +109,10 @@ void KnownCommits::Write() {
       return named == named_.end() ||
              std::ranges::find(named->second, commit) == named->second.end();
     });
-    // The newest commits stay.
-    while (known_.size() > kCommitsMax) {
-      known_.erase(std::ranges::min_element(known_, {}, &VersionCommit::version));
-    }
+    commits = Newest(known_);
+    known_ = {commits.begin(), commits.end()};
     Publish();
     same = known_ == written_ || !writable_;
-    commits.assign(known_.begin(), known_.end());
   }
   const Status status = same ? Status::Ok() : volume_.WriteCommits(commits);
   MutexLock lock(mutex_);
@@ -117,6 +129,6 @@ void KnownCommits::Write() {
        Kv("effect", "after a restart this node does not know which versions were committed")});
 }
 
-void KnownCommits::Publish() { link_.SetKnownCommits({known_.begin(), known_.end()}); }
+void KnownCommits::Publish() { link_.SetKnownCommits(Newest(known_)); }
 
 }  // namespace holdfast::agent

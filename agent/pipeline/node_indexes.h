@@ -15,9 +15,9 @@ namespace holdfast::agent {
 /// Bytes of an index that several readers share.
 using IndexBytes = std::shared_ptr<const std::string>;
 
-/// The indexes that this node serves to its peers and to itself: the index of its shards, which is
-/// made once, at the commit or at the first request, and that of the complete version, which this
-/// node also needs for itself or makes for them. Thread-safe.
+/// The indexes of versions that this node serves to its peers and to its own readers. The index of
+/// this node's shards is made once, at the commit or at the first request. The index of a complete
+/// version is made for the first reader, on this node or on a peer. Thread-safe.
 class NodeIndexes {
  public:
   /// Returns the index of a version if it has been made; otherwise begins to make it and returns
@@ -31,7 +31,7 @@ class NodeIndexes {
 
   /// Returns a reader of the requested index. Its first read may block.
   Result<std::unique_ptr<PeerReader>> Open(const PeerRequest& request);
-  /// Returns the index of those of `wanted` that this node has. Blocks.
+  /// Returns the index of the shards of `wanted` that this node has. Blocks.
   Result<IndexBytes> OfNode(const IndexedVersion& of, const std::vector<IndexedShard>& wanted);
   /// Makes the index of this node's shards of a version that was committed, in place of the one of
   /// an earlier version of the job. `shards` are those on this node's disks, and need not be the

@@ -14,6 +14,10 @@ namespace holdfast {
 /// Keys stay in the order in which they are written.
 using Json = nlohmann::ordered_json;
 
+/// The number of the form of all JSON documents of commands and of the page. Raise it when a field
+/// is renamed or removed.
+inline constexpr int kJsonSchema = 2;
+
 /// "3-120", or null for 0-0.
 Json VersionJson(VersionId version);
 /// RFC 3339 in UTC, or null for 0.

@@ -51,7 +51,7 @@ void MetricsTextfile::Run() {
 Status MetricsTextfile::Write(const std::string& text) {
   // Collectors ignore files that do not end in .prom.
   const std::string part = path_ + ".part";
-  // A new file each time, so that this never writes into another user's file or through a link.
+  // Another user may have put a file or a link here. A new file replaces it.
   ::unlink(part.c_str());
   const UniqueFd file(
       ::open(part.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, kTextfileMode));

@@ -87,12 +87,11 @@ Result<coordinator::ListVersionsReply> CoordinatorClient::ListVersions(const std
   return Call(&Coordinator::Stub::ListVersions, request);
 }
 
-Result<coordinator::PlanRestoreReply> CoordinatorClient::PlanRestore(const std::string& job,
-                                                                     VersionId version,
-                                                                     uint32_t tier) {
+Result<coordinator::PlanRestoreReply> CoordinatorClient::PlanRestore(
+    const std::string& job, std::optional<VersionId> version, uint32_t tier) {
   coordinator::PlanRestoreRequest request;
   request.set_job(job);
-  ToProto(version, request.mutable_version());
+  if (version) ToProto(*version, request.mutable_version());
   request.set_tier(tier);
   HOLDFAST_ASSIGN_OR_RETURN(auto reply, Call(&Coordinator::Stub::PlanRestore, request));
   bool complete = reply.world() > 0 && reply.world() <= kWorldMax &&
@@ -106,12 +105,11 @@ Result<coordinator::PlanRestoreReply> CoordinatorClient::PlanRestore(const std::
   return reply;
 }
 
-Result<coordinator::PlanRestoreReply> CoordinatorClient::PlanAllReplicas(const std::string& job,
-                                                                         VersionId version,
-                                                                         bool as_is) {
+Result<coordinator::PlanRestoreReply> CoordinatorClient::PlanAllReplicas(
+    const std::string& job, std::optional<VersionId> version, bool as_is) {
   coordinator::PlanRestoreRequest request;
   request.set_job(job);
-  ToProto(version, request.mutable_version());
+  if (version) ToProto(*version, request.mutable_version());
   request.set_all_replicas(true);
   request.set_as_is(as_is);
   HOLDFAST_ASSIGN_OR_RETURN(auto reply, Call(&Coordinator::Stub::PlanRestore, request));
@@ -121,7 +119,7 @@ Result<coordinator::PlanRestoreReply> CoordinatorClient::PlanAllReplicas(const s
            coord::TierFromNumber(source.tier()).has_value();
   };
   bool fits = reply.world() > 0 && reply.world() <= kWorldMax &&
-              (version == VersionId{} || FromProto(reply.version()) == version);
+              (!version || FromProto(reply.version()) == *version);
   for (const auto& source : reply.sources()) fits = fits && good(source, false);
   for (const auto& source : reply.parity()) fits = fits && good(source, true);
   if (!fits) return Fail(InternalError(peer_ + " sent a plan that does not fit the version"));

@@ -34,13 +34,15 @@ class CoordinatorClient {
   /// `job` empty: all jobs. NotFound: the coordinator has no such job.
   Result<coordinator::GetStatusReply> GetStatus(const std::string& job);
   Result<coordinator::ListVersionsReply> ListVersions(const std::string& job, bool restorable_only);
-  /// `version` 0-0: the newest restorable one. `tier` 0: the nearest tier of each shard. The reply
-  /// has one source for each rank, in order.
-  Result<coordinator::PlanRestoreReply> PlanRestore(const std::string& job, VersionId version,
+  /// `version` empty: the newest restorable one. `tier` 0: the nearest tier of each shard. The
+  /// reply has one source for each rank, in order.
+  Result<coordinator::PlanRestoreReply> PlanRestore(const std::string& job,
+                                                    std::optional<VersionId> version,
                                                     uint32_t tier);
-  /// Returns all replicas of all shards and parity shards of a version (0-0: the newest restorable
-  /// one). With `as_is`, also of a version that lacks shards.
-  Result<coordinator::PlanRestoreReply> PlanAllReplicas(const std::string& job, VersionId version,
+  /// Returns all replicas of all shards and parity shards of a version (empty: the newest
+  /// restorable one). With `as_is`, also of a version that lacks shards.
+  Result<coordinator::PlanRestoreReply> PlanAllReplicas(const std::string& job,
+                                                        std::optional<VersionId> version,
                                                         bool as_is);
   /// `job` empty: all jobs. `life` 0: any life.
   /// `owner`: the user that the job gets if it has none.

@@ -41,7 +41,7 @@ class PinCommand : public Command {
       HOLDFAST_ASSIGN_OR_RETURN(const VersionId newest, client.PinNewest(job_));
       version_ = ToString(newest);
     } else {
-      HOLDFAST_RETURN_IF_ERROR(client.Pin(job_, VersionOf(version_), pin_));
+      HOLDFAST_RETURN_IF_ERROR(client.Pin(job_, VersionOf(version_).value_or(VersionId{}), pin_));
     }
     if (context.output.json()) {
       context.output.WriteJson("pin", {{"job", job_}, {"version", version_}, {"pinned", pin_}});

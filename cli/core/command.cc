@@ -58,8 +58,9 @@ CLI::Validator DurationCheck() {
           "", ""};
 }
 
-VersionId VersionOf(const std::string& text) {
-  return text.empty() ? VersionId{} : ParseVersionId(text).value_or(VersionId{});
+std::optional<VersionId> VersionOf(const std::string& text) {
+  if (text.empty()) return std::nullopt;
+  return ParseVersionId(text).value_or(VersionId{});
 }
 
 bool Confirmed(Context& context, const std::string& question, bool yes) {

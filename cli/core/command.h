@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -46,8 +47,8 @@ CLI::Validator TierCheck();
 /// For a duration such as 10s, which ParseDurationMs() parses.
 CLI::Validator DurationCheck();
 
-/// Parses the value of an option with VersionCheck(); 0-0 when the option was not given.
-VersionId VersionOf(const std::string& text);
+/// Parses the value of an option with VersionCheck(); empty when the option was not given.
+std::optional<VersionId> VersionOf(const std::string& text);
 
 /// Asks the user for confirmation on the terminal. Returns true without asking with `yes`, with
 /// JSON output, and without a terminal (in a script).

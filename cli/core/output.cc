@@ -28,7 +28,7 @@ void Output::WriteTable(const Table& table) {
 }
 
 void Output::WriteJson(std::string_view kind, const Json& body) {
-  Json document = {{"schema", 1}, {"kind", kind}};
+  Json document = {{"schema", kJsonSchema}, {"kind", kind}};
   document.update(body);
   // Names from untrusted files may not be UTF-8.
   Write(document.dump(json_lines_ ? -1 : 2, ' ', false, Json::error_handler_t::replace));

@@ -34,7 +34,7 @@ class Output {
   /// Writes text unchanged; the caller must have made it printable.
   void Write(std::string_view text);
   void WriteTable(const Table& table);
-  /// Writes a document that begins with "schema": 1 and "kind".
+  /// Writes a document that begins with "schema" (kJsonSchema) and "kind".
   void WriteJson(std::string_view kind, const Json& body);
   /// Returns `text` in the colour of `tone` if stdout has colours.
   std::string Tint(const std::string& text, Tone tone) const {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <map>
+#include <optional>
 
 #include "base/config.h"
 
@@ -18,7 +19,7 @@ uint64_t SavedBytesOf(const std::string& node, const coordinator::GetStatusReply
   uint64_t bytes = 0;
   for (const coordinator::JobStatus& job : status.jobs()) {
     if (job.state() != "running") continue;
-    const auto plan = client.PlanAllReplicas(job.job(), VersionId(), false);
+    const auto plan = client.PlanAllReplicas(job.job(), std::nullopt, false);
     if (!plan) continue;  // nothing is committed yet
     std::map<uint32_t, uint64_t> ranks;
     for (const coordinator::ShardSource& source : plan->sources()) {

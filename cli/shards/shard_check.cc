@@ -184,11 +184,11 @@ Status CollectOnline(CoordinatorClient& client, const CheckOptions& options, Che
   for (const std::string& job : jobs) {
     HOLDFAST_ASSIGN_OR_RETURN(auto listed, client.ListVersions(job, false));
     for (const auto& info : listed.versions()) {
-      if (options.version != VersionId{} && FromProto(info.version()) != options.version) continue;
+      if (options.version && FromProto(info.version()) != *options.version) continue;
       found = true;
       if (info.committed_tiers() == 0 || info.state() == "removing") {
-        if (options.version != VersionId{})
-          report.notes.push_back(job + "/" + ToString(options.version) + " is " + info.state() +
+        if (options.version)
+          report.notes.push_back(job + "/" + ToString(*options.version) + " is " + info.state() +
                                  ": nothing to check");
         continue;
       }
@@ -199,8 +199,8 @@ Status CollectOnline(CoordinatorClient& client, const CheckOptions& options, Che
       HOLDFAST_RETURN_IF_ERROR(CollectVersion(client, job, info, report));
     }
   }
-  if (!found && options.version != VersionId{}) {
-    return NotFoundError(options.job + " has no version " + ToString(options.version) +
+  if (!found && options.version) {
+    return NotFoundError(options.job + " has no version " + ToString(*options.version) +
                          "; `holdfast versions " + options.job + "` lists them");
   }
   return Status::Ok();
@@ -308,7 +308,7 @@ namespace {
 /// Returns whether the options select this version.
 bool Wanted(const CheckOptions& options, const std::string& job, VersionId version) {
   return (options.job.empty() || options.job == job) &&
-         (options.version == VersionId{} || options.version == version);
+         (!options.version || *options.version == version);
 }
 
 /// A replica to check, and the volume that has it.
@@ -450,7 +450,7 @@ Commits CommitsIn(const std::vector<OfflineVolume>& volumes,
 
 Status NoShardError(const CheckOptions& options) {
   std::string what = options.job.empty() ? "" : " of " + options.job;
-  if (options.version != VersionId{}) what += "/" + ToString(options.version);
+  if (options.version) what += "/" + ToString(*options.version);
   return NotFoundError("these data directories have no shard" + what);
 }
 

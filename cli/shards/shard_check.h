@@ -33,8 +33,8 @@ struct ShardCheck {
 };
 
 struct CheckOptions {
-  std::string job;    // empty: all
-  VersionId version;  // 0-0: all
+  std::string job;                   // empty: all
+  std::optional<VersionId> version;  // empty: all
   bool deep = false;
   double share = 1;
 };

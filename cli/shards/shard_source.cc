@@ -59,7 +59,7 @@ class ClusterSource : public RestoreSource {
                 uint32_t tier)
       : options_(options), clock_(clock), client_(std::move(client)), tier_(tier) {}
 
-  Result<RestorePlan> Plan(const std::string& job, VersionId version) override {
+  Result<RestorePlan> Plan(const std::string& job, std::optional<VersionId> version) override {
     auto reply = client_.PlanRestore(job, version, tier_);
     if (!reply && tier_ == 0 && reply.error().code() == ErrorCode::kFailedPrecondition) {
       return PlanWithDecoding(job, version, reply.error());
@@ -84,7 +84,7 @@ class ClusterSource : public RestoreSource {
  private:
   /// Plans the nearest replica of each rank's shard, and decoding for shards without one. `why` is
   /// the error of the plan without decoding.
-  Result<RestorePlan> PlanWithDecoding(const std::string& job, VersionId version,
+  Result<RestorePlan> PlanWithDecoding(const std::string& job, std::optional<VersionId> version,
                                        const Status& why) {
     auto reply = client_.PlanAllReplicas(job, version, /*as_is=*/true);
     if (!reply) return Fail(why);
@@ -138,13 +138,13 @@ class DataDirSource : public RestoreSource {
                 const Clock& clock)
       : volumes_(std::move(volumes)), options_(options), clock_(clock) {}
 
-  Result<RestorePlan> Plan(const std::string& job, VersionId wanted) override {
+  Result<RestorePlan> Plan(const std::string& job, std::optional<VersionId> wanted) override {
     HOLDFAST_ASSIGN_OR_RETURN(std::vector<OfflineVersion> versions, VersionsOf(volumes_, job));
     Status newest;  // why the newest cannot be read
     for (const OfflineVersion& version : versions) {
-      if (wanted != VersionId{} && version.version != wanted) continue;
+      if (wanted && version.version != *wanted) continue;
       auto plan = PlanOf(version);
-      if (plan || wanted != VersionId{}) return plan;
+      if (plan || wanted) return plan;
       HOLDFAST_RETURN_IF_ERROR(Interrupt::Check());
       if (newest.ok()) newest = plan.error();
     }
@@ -194,12 +194,13 @@ class DataDirSource : public RestoreSource {
     return *lost;
   }
 
-  static Status NoVersionError(const std::string& job, VersionId wanted,
+  static Status NoVersionError(const std::string& job, std::optional<VersionId> wanted,
                                const std::vector<OfflineVersion>& versions, const Status& newest) {
     if (versions.empty()) return NotFoundError("these data directories have no shard of " + job);
-    if (wanted != VersionId{})
+    if (wanted) {
       return NotFoundError("these data directories have no shard of " + job + "/" +
-                           ToString(wanted));
+                           ToString(*wanted));
+    }
     return NotFoundError(
         fmt::format("no version of {} is complete here; the newest: {}", job, newest.message()));
   }

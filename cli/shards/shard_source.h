@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,7 +32,8 @@ struct RestorePlan {
 class RestoreSource {
  public:
   virtual ~RestoreSource() = default;
-  virtual Result<RestorePlan> Plan(const std::string& job, VersionId version) = 0;
+  /// Plans the reads of `version`; empty: of the newest that can be restored.
+  virtual Result<RestorePlan> Plan(const std::string& job, std::optional<VersionId> version) = 0;
   /// Returns `planned`, the other replicas of the same shard, and its parity group.
   virtual std::vector<ShardSource> ReplicasOf(const ShardSource& planned) = 0;
   /// The source must outlive the result.

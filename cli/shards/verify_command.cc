@@ -144,7 +144,7 @@ class VerifyCommand : public Command {
   Result<ExitCode> Run(Context& context) override {
     CheckOptions options{job_, VersionOf(version_), deep_,
                          sample_.empty() ? 1 : ParseShare(sample_).value_or(1)};
-    if (options.version != VersionId{} && job_.empty()) {
+    if (options.version && job_.empty()) {
       PrintError(InvalidArgumentError("--version needs a JOB: give its name, too"));
       return ExitCode::kUsage;
     }

@@ -3,6 +3,7 @@
 #include <holdfast/holdfast.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -19,6 +20,13 @@
 #include "client/core/threads.h"
 
 namespace holdfast::client {
+
+/// The agent measures the time-out of a request for a version itself. Its answer, which then has
+/// the reason, may arrive this much later.
+inline constexpr std::chrono::milliseconds kAnswerSlack(1000);
+/// Pause before a request for a version is repeated that an agent could not serve: agents that
+/// restart, and nodes that attach again, take a few hundred milliseconds.
+inline constexpr std::chrono::milliseconds kRetryPause(200);
 
 /// Receives the link's events. The link's thread makes all calls, with no lock held. The thread
 /// that stops the link may also call OnUnmapping.

@@ -9,12 +9,6 @@
 #include "client/core/client.h"
 
 namespace holdfast::client {
-namespace {
-constexpr auto kRetryPause = std::chrono::milliseconds(200);
-// The agent observes the time-out. Its answer may take this much longer.
-constexpr auto kAnswerSlack = std::chrono::milliseconds(1000);
-}  // namespace
-
 /// While one exists, the worker does not populate the mapping.
 class Client::LoadInProgress {
  public:

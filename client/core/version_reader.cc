@@ -16,9 +16,6 @@
 
 namespace holdfast::client {
 namespace {
-constexpr auto kRetryPause = std::chrono::milliseconds(200);
-// The agent observes the time-out. Its answer may take this much longer.
-constexpr auto kAnswerSlack = std::chrono::milliseconds(1000);
 // The shape of a scalar.
 constexpr uint64_t kNoDimensions[1] = {0};
 }  // namespace

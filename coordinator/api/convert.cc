@@ -556,8 +556,7 @@ Result<RestoreRequest> FromProto(const pb::DecideRestoreRequest& request) {
   restore.job = request.job();
   restore.incarnation = Incarnation{request.incarnation()};
   restore.rank = Rank{request.rank()};
-  const VersionId wanted = FromProto(request.wanted());
-  if (wanted.incarnation.value != 0) restore.wanted = wanted;
+  restore.wanted = AnyVersion(request.wanted());
   restore.reshard = request.reshard();
   return restore;
 }

@@ -21,7 +21,8 @@ namespace pb = ::holdfast::coordinator;
 
 VersionId FromProto(const pb::Version& version);
 void ToProto(VersionId version, pb::Version* out);
-/// Returns nothing for incarnation 0, which stands for "none" on the wire.
+/// Returns nothing for incarnation 0: on the wire, it stands for "none", and in requests for the
+/// newest version.
 std::optional<VersionId> AnyVersion(const pb::Version& version);
 /// Converts a version that must be set. InvalidArgument for incarnation 0 ("none") and for numbers
 /// above kVersionNumberMax, which no job reaches.

@@ -187,7 +187,7 @@ void FillRestorePlan(const State& state, const pb::PlanRestoreRequest& request,
     if (request.tier() != 0) {
       HOLDFAST_ASSIGN_OR_RETURN(tier, TierFromNumber(request.tier()));
     }
-    const VersionId wanted = FromProto(request.version());
+    const std::optional<VersionId> wanted = AnyVersion(request.version());
     HOLDFAST_ASSIGN_OR_RETURN(const RestorePlanStatus status,
                               request.all_replicas()
                                   ? state.PlanAllReplicas(request.job(), wanted, request.as_is())

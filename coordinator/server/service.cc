@@ -187,8 +187,8 @@ grpc::ServerUnaryReactor* CoordinatorService::Adopt(grpc::CallbackServerContext*
 grpc::ServerUnaryReactor* CoordinatorService::Pin(grpc::CallbackServerContext* context,
                                                   const pb::PinRequest* request,
                                                   pb::PinReply* reply) {
-  const VersionId version = FromProto(request->version());
-  if (version.incarnation.value == 0 && !request->pinned()) {
+  const std::optional<VersionId> version = AnyVersion(request->version());
+  if (!version && !request->pinned()) {
     return ReplyOutcome(context, reply, InvalidArgumentError("no version to unpin: name it"));
   }
   return recorded_.CarryOut(

@@ -104,7 +104,7 @@ struct RestoreAbandoned {
 struct PinSet {
   RequestId request = 0;
   std::string job;
-  VersionId version;
+  std::optional<VersionId> version;  // empty: the newest on disk
   bool pinned = false;
 };
 

@@ -259,14 +259,13 @@ Result<std::vector<VersionStatus>> VersionStatuses(const ReadContext& context,
 }
 
 Result<RestorePlanStatus> PlanRestore(const ReadContext& context, const std::string& name,
-                                      VersionId wanted, std::optional<Tier> tier) {
+                                      std::optional<VersionId> named, std::optional<Tier> tier) {
   auto found = context.cluster.jobs.find(name);
   if (found == context.cluster.jobs.end()) {
     return Fail(NotFoundError(fmt::format("no job '{}'", name)));
   }
   const Job& job = found->second;
-  const bool named = wanted.incarnation.value != 0;
-  if (!named) wanted = NewestRestorable(job);
+  const VersionId wanted = named.value_or(NewestRestorable(job));
   auto version = job.versions.find(wanted);
   if (version == job.versions.end() || !version->second.committed()) {
     if (named) return Fail(WhyNotRestorable(context, job, wanted));
@@ -308,13 +307,13 @@ Result<RestorePlanStatus> PlanRestore(const ReadContext& context, const std::str
 }
 
 Result<RestorePlanStatus> PlanAllReplicas(const ReadContext& context, const std::string& name,
-                                          VersionId id, bool as_is) {
+                                          std::optional<VersionId> named, bool as_is) {
   auto found = context.cluster.jobs.find(name);
   if (found == context.cluster.jobs.end()) {
     return Fail(NotFoundError(fmt::format("no job '{}'", name)));
   }
   const Job& job = found->second;
-  if (id.incarnation.value == 0) id = NewestRestorable(job);
+  const VersionId id = named.value_or(NewestRestorable(job));
   auto known = job.versions.find(id);
   if (known == job.versions.end() || !known->second.committed()) {
     return Fail(WhyNotRestorable(context, job, id));

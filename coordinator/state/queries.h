@@ -23,10 +23,10 @@ Result<std::vector<VersionStatus>> VersionStatuses(const ReadContext& context,
 
 /// Returns the nearest source of each shard; see State::PlanRestore.
 Result<RestorePlanStatus> PlanRestore(const ReadContext& context, const std::string& name,
-                                      VersionId wanted, std::optional<Tier> tier);
+                                      std::optional<VersionId> named, std::optional<Tier> tier);
 
 /// Returns every replica of each shard; see State::PlanAllReplicas.
 Result<RestorePlanStatus> PlanAllReplicas(const ReadContext& context, const std::string& name,
-                                          VersionId id, bool as_is = false);
+                                          std::optional<VersionId> named, bool as_is = false);
 
 }  // namespace holdfast::coord

@@ -247,14 +247,14 @@ void OnPinSet(Context& context, const PinSet& event) {
     return Answer(context, event.request, NotFoundError(fmt::format("no job '{}'", event.job)));
   }
   Job& job = found->second;
-  const bool newest = event.version.incarnation.value == 0;
-  const VersionId wanted = newest ? NewestCommitted(job, Tier::kDisk) : event.version;
+  const VersionId wanted = event.version.value_or(NewestCommitted(job, Tier::kDisk));
   auto version = job.versions.find(wanted);
   if (version == job.versions.end() || !version->second.committed()) {
-    return Answer(context, event.request,
-                  NotFoundError(newest ? fmt::format("job {} has no version on disk yet", event.job)
-                                       : fmt::format("job {} has no committed version {}",
-                                                     event.job, ToString(wanted))));
+    return Answer(
+        context, event.request,
+        NotFoundError(event.version ? fmt::format("job {} has no committed version {}", event.job,
+                                                  ToString(wanted))
+                                    : fmt::format("job {} has no version on disk yet", event.job)));
   }
   if (event.pinned && !version->second.committed_at(Tier::kDisk)) {
     return Answer(context, event.request,

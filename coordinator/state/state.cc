@@ -81,12 +81,14 @@ Result<std::vector<VersionStatus>> State::Versions(const std::string& job) const
   return VersionStatuses(Read(), job);
 }
 
-Result<RestorePlanStatus> State::PlanRestore(const std::string& job, VersionId version,
+Result<RestorePlanStatus> State::PlanRestore(const std::string& job,
+                                             std::optional<VersionId> version,
                                              std::optional<Tier> tier) const {
   return coord::PlanRestore(Read(), job, version, tier);
 }
 
-Result<RestorePlanStatus> State::PlanAllReplicas(const std::string& job, VersionId version,
+Result<RestorePlanStatus> State::PlanAllReplicas(const std::string& job,
+                                                 std::optional<VersionId> version,
                                                  bool as_is) const {
   return coord::PlanAllReplicas(Read(), job, version, as_is);
 }

@@ -34,15 +34,16 @@ class State {
   Result<std::vector<JobStatus>> Jobs(const std::string& job) const;
   /// Returns the versions of a job, newest first. NotFound: no such job.
   Result<std::vector<VersionStatus>> Versions(const std::string& job) const;
-  /// Returns the nearest source of each shard of `version` (incarnation 0: the newest restorable).
+  /// Returns the nearest source of each shard of `version` (empty: the newest restorable).
   /// With `tier`, only replicas at that tier count. NotFound: no such job or version.
   /// FailedPrecondition: a rank has no source.
-  Result<RestorePlanStatus> PlanRestore(const std::string& job, VersionId version,
+  Result<RestorePlanStatus> PlanRestore(const std::string& job, std::optional<VersionId> version,
                                         std::optional<Tier> tier) const;
-  /// Returns every replica of every shard of a committed version, and the parity groups that can
-  /// decode the shards without a replica. Fails for a version that is not fully available, unless
-  /// `as_is`.
-  Result<RestorePlanStatus> PlanAllReplicas(const std::string& job, VersionId version,
+  /// Returns every replica of every shard of `version` (empty: the newest restorable), and the
+  /// parity groups that can decode the shards without a replica. Fails for a version that is not
+  /// fully available, unless `as_is`.
+  Result<RestorePlanStatus> PlanAllReplicas(const std::string& job,
+                                            std::optional<VersionId> version,
                                             bool as_is = false) const;
   /// Returns the impact on one job, or on all if `job` is empty, if `nodes` and all their replicas
   /// were lost. NotFound: no such job or node.

@@ -97,7 +97,7 @@ void AbortVersion(Context& context, Job& job, VersionState& version, bool store)
 }
 
 void RemoveStored(Job& job, const VersionState& version, uint32_t tiers) {
-  // Every report of a removal comes here, and a version may have very many replicas elsewhere.
+  // Called for every report of a removal, while a version may have thousands of other replicas.
   const auto has_some = [&](const TierTraits& traits) {
     return (tiers & TierBit(traits.tier)) != 0 && version.any_at(traits.tier);
   };

@@ -174,7 +174,7 @@ void UiServer::Run() {
 
 std::string UiServer::Render(const UiInput& input) {
   const int64_t now = input.loaded ? input.cluster.now_wall_nanos : clock_.WallNanos();
-  Json document = {{"schema", 1},
+  Json document = {{"schema", kJsonSchema},
                    {"kind", "ui"},
                    {"time", FormatUtc(now)},
                    {"time_ms", now / 1'000'000},

@@ -49,7 +49,7 @@ Json NodeJson(const coordinator::NodeStatus& node, uint32_t blamed_by) {
           {"drain_why", node.drain_why()},
           {"departing", node.departing()},
           {"blamed_by_jobs", blamed_by},
-          {"seats", MembershipsJson(node)}};
+          {"memberships", MembershipsJson(node)}};
 }
 
 Json NodesJson(const coordinator::GetStatusReply& status, const coordinator::GetRunsReply& runs) {

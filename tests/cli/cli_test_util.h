@@ -242,10 +242,13 @@ inline std::unique_ptr<Volume> OpenVolume(const std::vector<std::string>& paths)
   return *std::move(volume);
 }
 
-inline void Publish(Volume& volume, const TestImage& image) {
+/// Publishes the image with a seal that names `life`.
+inline void Publish(Volume& volume, const TestImage& image, LifeId life = {}) {
+  ShardSeal seal = image.Seal();
+  seal.life = life;
   auto writer = volume.CreateShard(image.identity, image.image);
   ASSERT_TRUE(writer.has_value()) << writer.error().ToString();
-  Status status = (*writer)->Publish(image.Seal());
+  Status status = (*writer)->Publish(seal);
   ASSERT_TRUE(status.ok()) << status.ToString();
 }
 

@@ -229,10 +229,10 @@ TEST_F(ClusterTest, ParityGroupsAreShown) {
   for (const auto& node : nodes) {
     EXPECT_GT(node["parity_bytes"], kElements * sizeof(float))
         << "the parity of two ranks on one node";
-    ASSERT_EQ(node["seats"].size(), 1U);
-    EXPECT_EQ(node["seats"][0]["job"], "lm");
-    EXPECT_EQ(node["seats"][0]["members"], 2);
-    EXPECT_EQ(node["seats"][0]["parity"], 1);
+    ASSERT_EQ(node["memberships"].size(), 1U);
+    EXPECT_EQ(node["memberships"][0]["job"], "lm");
+    EXPECT_EQ(node["memberships"][0]["members"], 2);
+    EXPECT_EQ(node["memberships"][0]["parity"], 1);
     EXPECT_EQ(node["health"], "HOLDFAST_OK");
   }
   EXPECT_THAT(Cli({"nodes"}).out, HasSubstr("lm/0      0/2       1+1"));

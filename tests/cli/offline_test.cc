@@ -6,6 +6,9 @@
 
 #include <map>
 
+#include "cli/core/text.h"
+#include "storage/format/commit.h"
+
 namespace holdfast::cli {
 namespace {
 
@@ -149,7 +152,7 @@ TEST_F(OfflineTest, InspectImageJson) {
       RunCli({"inspect", Version(20) + "/rank-1.safetensors", "--deep", "-o", "json"});
   EXPECT_EQ(result.exit_code, 0) << result.Shown();
   auto json = result.Json();
-  EXPECT_EQ(json["schema"], 1);
+  EXPECT_EQ(json["schema"], 2);
   EXPECT_EQ(json["kind"], "inspect");
   EXPECT_EQ(json["what"], "image");
   EXPECT_EQ(json["job"], "lm");
@@ -278,12 +281,51 @@ TEST_F(OfflineTest, VerifyGood) {
   EXPECT_EQ(result.err, "");
   auto json =
       RunCli({"verify", "lm", "--version", "1-20", "--data-dir", dir_, "-o", "json"}).Json();
-  EXPECT_EQ(json["schema"], 1);
+  EXPECT_EQ(json["schema"], 2);
   EXPECT_EQ(json["ok"], true);
   ASSERT_EQ(json["shards"].size(), 2U);
   EXPECT_EQ(json["shards"][1]["version"], "1-20");
   EXPECT_EQ(json["shards"][1]["result"], "ok");
   EXPECT_EQ(json["shards"][1]["data_dir"], dir_);
+}
+
+TEST_F(OfflineTest, TheCommitThatTheNodeKnowsIsComparedWithTheShards) {
+  VersionCommit commit{"proven", LifeId{5}, {Incarnation{1}, Step{30}}, 2, 0};
+  auto volume = OpenVolume({dir_});
+  std::vector<uint64_t> digests;
+  for (const uint32_t rank : {0U, 1U}) {
+    const TestImage image(Identity("proven", 1, 30, rank, 2), 100);
+    Publish(*volume, image, commit.life);
+    ShardSeal seal = image.Seal();
+    seal.life = commit.life;
+    digests.push_back(seal.digest());
+  }
+  commit.digest = CommitDigest(digests);
+  ASSERT_TRUE(volume->WriteCommits({commit}).ok());
+  const std::vector<std::string> inspect = {"inspect", dir_};
+  const std::vector<std::string> verify = {"verify", "proven", "--data-dir", dir_};
+  EXPECT_THAT(RunCli(inspect).out,
+              testing::ContainsRegex("COMMIT +RESULT\n(lm .*\n)+proven +1-30 .* " +
+                                     FormatDigest(commit.digest) + "  structure ok\n"));
+  CliResult result = RunCli(verify);
+  EXPECT_EQ(result.exit_code, 0) << result.Shown();
+  EXPECT_THAT(result.out, HasSubstr("; 1 version with all committed shards\n"));
+  // Sound shards that are not the committed ones.
+  const std::string found = FormatDigest(commit.digest);
+  commit.digest ^= 1;
+  ASSERT_TRUE(volume->WriteCommits({commit}).ok());
+  const std::string why =
+      " combine to " + found + ", but the commit has " + FormatDigest(commit.digest) + "\n";
+  for (const auto& command : {inspect, verify}) {
+    result = RunCli(command);
+    EXPECT_EQ(result.exit_code, 2) << result.Shown();
+    EXPECT_THAT(result.out, AllOf(HasSubstr("NOT AS COMMITTED "), HasSubstr(why)));
+  }
+  EXPECT_THAT(result.out, Not(HasSubstr("with all committed shards")));
+  // A commit of another life is that of another version.
+  commit.life = LifeId{6};
+  ASSERT_TRUE(volume->WriteCommits({commit}).ok());
+  for (const auto& command : {inspect, verify}) EXPECT_EQ(RunCli(command).exit_code, 0);
 }
 
 TEST_F(OfflineTest, VerifyNamesFileAndChunk) {

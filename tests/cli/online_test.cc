@@ -93,7 +93,7 @@ TEST_F(OnlineTest, AdviceFromFewIncidentsIsMarked) {
   EXPECT_THAT(result.out, HasSubstr("spare nodes       not enough incidents yet (n = 1); at most"));
   EXPECT_THAT(result.out, Not(HasSubstr("then expected")));
   auto json = Cli({"advise", "lm", "-o", "json"}).Json();
-  EXPECT_EQ(json["schema"], 1);
+  EXPECT_EQ(json["schema"], 2);
   EXPECT_EQ(json["kind"], "advice");
   auto job = json["jobs"][0];
   EXPECT_EQ(job["failures"]["count"], 1);
@@ -188,8 +188,8 @@ TEST_F(OnlineTest, Nodes) {
                               HasSubstr("48 MiB of 64 MiB"), Not(HasSubstr("n1"))));
   auto json = Cli({"nodes", "-o", "json"}).Json();
   EXPECT_EQ(json["kind"], "nodes");
-  EXPECT_EQ(json["nodes"][0]["seats"][0]["job"], "lm");
-  EXPECT_EQ(json["nodes"][0]["seats"][0]["members"], 8);
+  EXPECT_EQ(json["nodes"][0]["memberships"][0]["job"], "lm");
+  EXPECT_EQ(json["nodes"][0]["memberships"][0]["members"], 8);
   EXPECT_EQ(json["nodes"][0]["parity_bytes"], 1 << 20);
   EXPECT_EQ(json["nodes"][0]["arena_bytes"], 64 << 20);
   EXPECT_EQ(json["nodes"][0]["arena_reserved_bytes"], 48 << 20);
@@ -205,7 +205,7 @@ TEST_F(OnlineTest, Nodes) {
 
 TEST_F(OnlineTest, StatusJson) {
   auto json = AskStatus({"lm", "-o", "json"}).Json();
-  EXPECT_EQ(json["schema"], 1);
+  EXPECT_EQ(json["schema"], 2);
   EXPECT_EQ(json["kind"], "status");
   EXPECT_EQ(json["health"], "HOLDFAST_OK");
   EXPECT_EQ(json["epoch"], 3);

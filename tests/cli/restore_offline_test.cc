@@ -97,7 +97,7 @@ TEST_F(RestoreTest, ChosenVersionAsJson) {
   EXPECT_EQ(result.exit_code, 0) << result.Shown();
   ExpectRestored(folder_ / "out", 10, 4);
   auto json = result.Json();
-  EXPECT_EQ(json["schema"], 1);
+  EXPECT_EQ(json["schema"], 2);
   EXPECT_EQ(json["version"], "1-10");
   EXPECT_EQ(json["restored"], true);
   ASSERT_EQ(json["shards"].size(), 4U);

@@ -1,5 +1,6 @@
 // What the coordinator records of `verify`, and what `versions` shows of it.
 
+#include "storage/format/commit.h"
 #include "tests/cli/online_fixture.h"
 
 namespace holdfast::cli {
@@ -72,6 +73,33 @@ TEST_F(OnlineTest, VersionsShowTheLastVerification) {
   EXPECT_EQ(result(), "MISSING");
   found->set_damaged(1);
   EXPECT_EQ(result(), "DAMAGED");
+}
+
+TEST_F(OnlineTest, VersionsShowTheCommitDigestAndVerifyComparesIt) {
+  const auto& sources = coordinator_.plans.at(static_cast<uint32_t>(Tier::kDisk)).sources();
+  std::vector<uint64_t> digests;
+  for (const auto& source : sources) digests.push_back(source.digest());
+  auto& info = *coordinator_.versions["lm"].mutable_versions(0);
+  info.set_commit_digest(CommitDigest(digests));
+  const std::string text = FormatDigest(CommitDigest(digests));
+  const std::string wide = Cli({"versions", "lm", "-o", "wide"}).out;
+  EXPECT_THAT(wide, ContainsRegex("COMMIT +VERIFIED +WHY NOT\n1-20 .* " + text + " +"));
+  EXPECT_THAT(wide, ContainsRegex("\n1-10 .* no +- +- +- +")) << "not known";
+  EXPECT_THAT(Cli({"versions", "lm"}).out, Not(HasSubstr("COMMIT")));
+  const auto json = Cli({"versions", "lm", "-o", "json"}).Json()["versions"];
+  EXPECT_EQ(json[0]["commit_digest"], text);
+  EXPECT_EQ(json[1]["commit_digest"], nullptr);
+  const std::vector<std::string> verify = {"verify", "lm", "--version", "1-20"};
+  CliResult result = Cli(verify);
+  EXPECT_EQ(result.exit_code, 0) << result.Shown();
+  EXPECT_THAT(result.out, HasSubstr("; 1 version with all committed shards\n"));
+  info.set_commit_digest(CommitDigest(digests) ^ 1);
+  result = Cli(verify);
+  EXPECT_EQ(result.exit_code, 2) << result.Shown();
+  EXPECT_THAT(result.out,
+              HasSubstr("NOT AS COMMITTED lm/1-20: the digests of its 2 shards "
+                        "combine to " +
+                        text + ", but the commit has " + FormatDigest(CommitDigest(digests) ^ 1)));
 }
 
 }  // namespace

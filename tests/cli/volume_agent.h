@@ -57,6 +57,7 @@ class VolumeAgent : public agent::Agent::Service {
     Status status = volume_.VerifyShard(key, request->deep());
     reply->set_code(static_cast<uint32_t>(status.code()));
     reply->set_message(status.message());
+    if (auto seal = volume_.ReadSeal(key)) reply->set_digest(seal->digest());
     return grpc::Status::OK;
   }
 

@@ -4,10 +4,12 @@ Needs root, namespaces and overlayfs. There is no running systemd inside, and no
 the programs of this folder.
 """
 
+import contextlib
 import os
 import pathlib
 import shutil
 import subprocess
+import sys
 import tempfile
 import uuid
 
@@ -155,3 +157,38 @@ class Machine:
         self._shell.stdout.close()
         self._holder.stdout.close()
         os.rmdir(self._layer)
+
+
+def packages() -> pathlib.Path:
+    """Returns the folder of packages, the program's argument. Ends the program with exit code 77 if there is none."""
+    folder = pathlib.Path(sys.argv[1]).resolve()
+    if not folder.exists():
+        print(f"SKIPPED: there is no {folder}; the test docs_packages has the reason")
+        sys.exit(77)
+    return folder
+
+
+def start(name: str, files: dict, shared: str = "") -> Machine:
+    """Starts a machine with the packages and `files`, where pip finds numpy in the packages and not on the network."""
+    machine = Machine(name, {"packages": packages(), **files}, shared)
+    machine.run("export PIP_NO_INDEX=1 PIP_FIND_LINKS=/root/packages/index", "the start")
+    return machine
+
+
+@contextlib.contextmanager
+def network(names: tuple, files: dict, boxes: tuple = ()):
+    """Starts machines on one network, and gives them by name. They send each other files through folders with their
+    names and `boxes`. At the end all of them are stopped."""
+    machines = {}
+    with tempfile.TemporaryDirectory(prefix="holdfast-docs-") as shared:
+        try:
+            for box in (*names, *boxes):
+                (pathlib.Path(shared) / box).mkdir()
+            for name in names:
+                machines[name] = start(name, files, shared)
+            first, *others = machines.values()
+            first.connect("10.77.0", others)
+            yield machines
+        finally:
+            for machine in machines.values():
+                machine.stop()

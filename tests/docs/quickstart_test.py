@@ -7,21 +7,15 @@
 import pathlib
 import sys
 
-from machine import Machine
+from machine import start
 from page import run
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
 
 def main():
-    packages = pathlib.Path(sys.argv[1]).resolve()
-    if not packages.exists():
-        print(f"SKIPPED: there is no {packages}; the test docs_packages has the reason")
-        return 77
-    machine = Machine("node-1", {"packages": packages})
+    machine = start("node-1", {})
     try:
-        # pip finds numpy here instead of on the network.
-        machine.run("export PIP_NO_INDEX=1 PIP_FIND_LINKS=/root/packages/index", "the start")
         print(f"{run(ROOT / 'docs' / 'quickstart.md', {'node-1': machine})} blocks")
     finally:
         machine.stop()

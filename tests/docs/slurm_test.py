@@ -9,9 +9,8 @@ import pathlib
 import secrets
 import shutil
 import sys
-import tempfile
 
-from machine import Machine
+from machine import network, packages
 from page import run
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
@@ -62,34 +61,19 @@ def start_slurm(machines):
 
 
 def main():
-    packages = pathlib.Path(sys.argv[1]).resolve()
-    if not packages.exists():
-        print(f"SKIPPED: there is no {packages}; the test docs_packages has the reason")
-        return 77
+    packages()
     missing = [name for name in PROGRAMS if shutil.which(name, path="/usr/sbin:/usr/bin:/sbin:/bin") is None]
     if missing:
         print(f"SKIPPED: not installed: {', '.join(missing)} (deploy/install-deps.sh --ops)")
         return 77
-    machines = {}
-    with tempfile.TemporaryDirectory(prefix="holdfast-docs-") as shared:
+    with network(("control", *NODES), {"slurm": ROOT / "deploy" / "slurm"}, boxes=("job",)) as machines:
         try:
-            (pathlib.Path(shared) / "job").mkdir()
-            for name in ("control", *NODES):
-                (pathlib.Path(shared) / name).mkdir()
-                machines[name] = Machine(name, {"packages": packages, "slurm": ROOT / "deploy" / "slurm"}, shared)
-                # pip finds numpy here instead of on the network.
-                machines[name].run("export PIP_NO_INDEX=1 PIP_FIND_LINKS=/root/packages/index", "the start")
-            first, *others = machines.values()
-            first.connect("10.77.0", others)
             start_slurm(machines)
             print(f"{run(ROOT / 'docs' / 'slurm.md', machines)} blocks")
         except AssertionError:
             for machine in machines.values():
                 print(machine.run("tail -n 15 /run/slurm*.log /var/log/holdfast-agent.log /srv/job/*.out || true", ""))
             raise
-        finally:
-            for machine in machines.values():
-                machine.stop()
     return 0
 
 

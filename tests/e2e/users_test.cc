@@ -54,7 +54,7 @@ class UsersTest : public ::testing::Test {
     cluster_.emplace(options);
     const Status started = cluster_->Start();
     ASSERT_TRUE(started.ok()) << started.ToString();
-    // Agents also answer without a coordinator, which starts at the same time.
+    // An agent may answer while the coordinator still starts.
     constexpr int kUnreachable = 5;
     ASSERT_TRUE(WaitUntil([&] { return Root({"status"}).exit_code != kUnreachable; }, kTimeout));
   }
@@ -119,7 +119,7 @@ class UsersTest : public ::testing::Test {
     auto client = v1::Client::Open(options, {&tensor, 1});
     return client.ok() ? "" : std::string(client.status().ToString());
   }
-  /// The same from a process of another user. "?": the process failed.
+  /// Tries to join from a process of another user. "?": the process failed.
   std::string StrangersErrorOfJoin(const std::string& job, const std::string& run) {
     const std::string file = root_ + "/stranger/join-" + job + run;
     const pid_t child = ::fork();
@@ -134,7 +134,7 @@ class UsersTest : public ::testing::Test {
     return status == 0 && fs::exists(file) ? ReadAll(file) : "?";
   }
 
-  /// Whether a connection to the agent, which this process closes again, needs no wait.
+  /// Opens a connection to the agent and closes it. Returns whether the connection needed no wait.
   bool FindsRoom() {
     const int fd = ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     sockaddr_un at{};
@@ -304,7 +304,7 @@ TEST_F(UsersTest, OnlyConfiguredUsersCanBeNamed) {
   EXPECT_THAT(Root(run).out, HasSubstr("access.run_as_users of the coordinator does not name"));
 }
 
-/// A user who fills what an agent has must not keep others out.
+/// A user who takes all connections of an agent must not lock out other users.
 TEST_F(UsersTest, AFloodOfOneUserDoesNotDelayAnother) {
   std::ofstream(root_ + "/stranger/flood.py") << R"(
 import socket, sys, time, threading
@@ -428,8 +428,7 @@ class SecretsTest : public UsersTest {
   SecretsTest& operator=(const SecretsTest&) = delete;
 
   /// What a server prints for --print-config with these settings.
-  std::string Printed(const std::string& program,
-                      const std::vector<std::string>& settings) const {
+  std::string Printed(const std::string& program, const std::vector<std::string>& settings) const {
     ProcessOptions options;
     options.argv = {BinaryDir() + "/" + program, "--print-config"};
     for (const std::string& setting : settings) {
@@ -505,7 +504,7 @@ TEST_F(SecretsTest, NoSecretIsInAnyPlaceButTheWorkers) {
     ASSERT_EQ(::stat(fmt::format("/proc/{}/maps", pid).c_str(), &maps), 0);
     const std::string limits = ReadAll(fmt::format("/proc/{}/limits", pid));
     EXPECT_THAT(limits, ::testing::ContainsRegex("Max core file size +0 +"));
-    // Of a core dump that the kernel passes to a program, in spite of the limit.
+    // The kernel passes a core dump to a program in spite of the limit, but leaves this memory out.
     EXPECT_EQ(ReadAll(fmt::format("/proc/{}/coredump_filter", pid)), "00000000\n");
   }
   EXPECT_EQ(Stranger({"stop", "mine", "--now"}).exit_code, 0);

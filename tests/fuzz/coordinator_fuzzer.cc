@@ -253,8 +253,9 @@ class Coordinator {
     Apply(std::move(event));
     if (Below(4) == 0) Apply(RestoreAbandoned{request});
     if (Below(4) == 0) {
-      Apply(PinSet{
-          NewRequest(), Job(), {Incarnation{Small()}, holdfast::Step{Small()}}, Below(2) == 0});
+      PinSet pin{NewRequest(), Job(), std::nullopt, Below(2) == 0};
+      if (Below(4) != 0) pin.version = VersionId{Incarnation{Small()}, holdfast::Step{Small()}};
+      Apply(std::move(pin));
     }
   }
 

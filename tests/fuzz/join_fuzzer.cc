@@ -1,5 +1,5 @@
-// Feeds text to what a coordinator and a joining machine read before the other side is known: join
-// tokens, the fields of an enrollment, certificate signing requests.
+// Feeds text to the parsers of input from sides that are not authenticated yet: join tokens, the
+// fields of an enrollment, certificate signing requests.
 
 #include <algorithm>
 #include <cstddef>
@@ -24,7 +24,7 @@ void ParseToken(std::string_view text) {
     FUZZ_REQUIRE(token->ToText() == text);
   } else {
     FUZZ_REQUIRE(token.error().code() == ErrorCode::kInvalidArgument);
-    // A message is logged, so it contains nothing of the text, which may be a secret.
+    // Error messages are logged. They must not quote the text, which may be a secret.
     FUZZ_REQUIRE(token.error() == JoinToken::Parse("").error());
   }
 }

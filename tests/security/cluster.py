@@ -10,6 +10,7 @@ import ssl
 import struct
 import subprocess
 import tempfile
+import threading
 import time
 import unittest
 
@@ -74,6 +75,26 @@ def call(address: str, method: str, identity: pathlib.Path, authorities: pathlib
                 return True
             if kind in (1, 3) and number == 1 and (kind == 3 or flags & 1):
                 return False
+
+
+class Listener:
+    """Listens at a free port of loopback and serves each connection in its own thread."""
+
+    def __init__(self, serve):
+        self._listener = socket.create_server((HOST, 0))
+        self.port = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, args=(serve,), daemon=True).start()
+
+    def _accept(self, serve):
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=serve, args=(client,), daemon=True).start()
+
+    def close(self):
+        self._listener.close()
 
 
 class Cluster:

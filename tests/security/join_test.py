@@ -9,11 +9,10 @@ import socket
 import ssl
 import stat
 import subprocess
-import threading
 import time
 import unittest
 
-from cluster import BIN, HOST, ClusterTest, wait_for
+from cluster import BIN, HOST, ClusterTest, Listener, wait_for
 
 
 def openssl(*arguments, **options) -> str:
@@ -34,17 +33,8 @@ class Recorder:
         context.load_cert_chain(identity)
         context.set_alpn_protocols(["h2"])
         self._context = context
-        self._listener = socket.create_server((HOST, 0))
-        self.address = f"{HOST}:{self._listener.getsockname()[1]}"
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self):
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+        self._listener = Listener(self._serve)
+        self.address = f"{HOST}:{self._listener.port}"
 
     def _serve(self, client):
         inside, outside = ssl.MemoryBIO(), ssl.MemoryBIO()

@@ -6,7 +6,7 @@ import socket
 import threading
 import unittest
 
-from cluster import HOST, ClusterTest, free_port, wait_for
+from cluster import HOST, ClusterTest, Listener, free_port, wait_for
 from training import JOB, NODES, Training
 
 FRAME = b"HFPF"  # the first bytes of a frame
@@ -17,27 +17,18 @@ class Tap:
 
     def __init__(self, upstream: int):
         self.upstream = upstream
-        self.listener = socket.create_server((HOST, 0))
-        self.port = self.listener.getsockname()[1]
         self.connections: list[bytearray] = []
-        threading.Thread(target=self.accept, daemon=True).start()
+        self.listener = Listener(self.serve)
+        self.port = self.listener.port
 
-    def accept(self):
-        while True:
-            try:
-                client, _ = self.listener.accept()
-            except OSError:
-                return
-            seen = bytearray()
-            try:
-                server = socket.create_connection((HOST, self.upstream))
-            except OSError:
-                client.close()
-                continue
-            self.connections.append(seen)
-            threading.Thread(target=self.serve, args=(client, server, seen), daemon=True).start()
-
-    def serve(self, client: socket.socket, server: socket.socket, seen: bytearray):
+    def serve(self, client: socket.socket):
+        try:
+            server = socket.create_connection((HOST, self.upstream))
+        except OSError:
+            client.close()
+            return
+        seen = bytearray()
+        self.connections.append(seen)
         with client, server:
             upward = threading.Thread(target=self.relay, args=(client, server, seen), daemon=True)
             upward.start()
@@ -125,7 +116,6 @@ class PeersTest(ClusterTest):
         self.assertTrue(training.running())
         training.stop()
         cluster.hf("verify", JOB, "--deep")
-
 
     def test_a_renewal_ends_no_connection_with_tags(self):
         cluster = self.make(certificate_s=24)

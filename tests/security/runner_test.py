@@ -59,11 +59,11 @@ class RunnerTest(ClusterTest):
         self.refused(self.run_job("root", "x", "--user", "root"), "access.run_as_users")
         self.refused(self.run_job("carol", "x"), "needs the role runner")
         self.refused(self.run_job("dan", "x"), "needs the role runner")
-        # A job of another user is not taken over.
+        # The job of another user stays with its owner.
         self.refused(self.run_job(OTHER, "own"), f"belongs to uid {OWN_UID}")
         self.assertEqual(self.output("own"), f"{OWN_UID}\n")
         self.assertFalse(pathlib.Path(self.cluster.root, "logs", "x").exists(), "a refused run has started")
-        # The log has who asked.
+        # The audit log names who called.
         self.assertIn(f"spiffe://test/runner/{OWN}", self.cluster.hf("audit", "-o", "json"))
 
     def test_a_runner_stops_jobs_of_its_user_or_an_allowed_one(self):

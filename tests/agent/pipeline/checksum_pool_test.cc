@@ -1,4 +1,4 @@
-// Checksums of chunks by several threads are those of one thread, in order.
+// Several threads compute the same checksums of chunks as one thread, in the same order.
 
 #include "agent/pipeline/checksum_pool.h"
 

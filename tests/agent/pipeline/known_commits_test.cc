@@ -90,6 +90,17 @@ TEST_F(KnownCommitsTest, AJobThatSavesEveryStepDoesNotSyncEveryStep) {
   EXPECT_THAT(Stored(), ElementsAre(CommitOf(20)));
 }
 
+TEST_F(KnownCommitsTest, TheAttachListsThe4096NewestCommits) {
+  constexpr uint64_t kListed = 4096;
+  std::vector<VersionCommit> all;
+  for (uint64_t step = 1; step <= kListed + 3; ++step) all.push_back(CommitOf(step));
+  commits_->Add(StateWith(all));
+  const std::vector<VersionCommit> newest(all.begin() + 3, all.end());
+  EXPECT_EQ(listing_.listed, newest) << "also before the file is written";
+  EXPECT_TRUE(Writes(newest));
+  EXPECT_EQ(listing_.listed, newest);
+}
+
 TEST_F(KnownCommitsTest, CommitsStayAsLongAsTheShardsAreHere) {
   auto rank = Reserve("job", Rank{0});
   ASSERT_TRUE(rank) << rank.error().ToString();

@@ -132,7 +132,7 @@ TEST_F(NodeSelfTest, AnAgentTestsItsNodeBeforeTheNodeLeavesQuarantine) {
   EXPECT_THAT(tests[0].evidence(2), HasSubstr("disk " + cluster_.root()));
   EXPECT_THAT(cluster_.AgentLog(0), HasSubstr("SelfTestEnded"));
   EXPECT_EQ(Runs().blamed_size(), 0);
-  // Each release is one test.
+  // A release without a self-test runs none.
   Change("n0", true);
   Change("n0", false, /*untested=*/true);
   EXPECT_FALSE(IsQuarantined("n0"));

@@ -111,7 +111,7 @@ TEST_F(WorkerUserTest, LogsBelongToTheUserAndAreFilesOfTheUserAlone) {
   EXPECT_EQ(info.st_mode & 0777, 0600U);
   EXPECT_TRUE(OpenLog(path, kBin)) << "again";
   EXPECT_FALSE(OpenLog(path, 5)) << "a file of a third user";
-  // What a user can put in the place of the log.
+  // A user can put a link or another file in the place of the log.
   const std::string target = root_ + "/of-root";
   std::ofstream(target) << "root's";
   const std::string at = root_ + "/rank-1.log";

@@ -27,7 +27,7 @@
 #include "coordinator/api/relay.grpc.pb.h"
 #include "coordinator/api/socket_owner.h"
 #include "faults/api/faults.grpc.pb.h"
-#include "tests/agent/peers/peers_test_util.h"
+#include "tests/coordinator/api/tls_files.h"
 
 namespace holdfast::coord {
 namespace {
@@ -50,8 +50,6 @@ const TlsFiles kPlain = [] {
   files.insecure_loopback = true;
   return files;
 }();
-
-TlsFiles FilesOf(const agent::PeerTlsFiles& files) { return {files.ca, files.cert, files.key}; }
 
 const google::protobuf::ServiceDescriptor& Describe(const std::string& service) {
   return *google::protobuf::DescriptorPool::generated_pool()->FindServiceByName(service);

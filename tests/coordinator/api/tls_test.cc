@@ -8,12 +8,10 @@
 
 #include "coordinator/api/channel.h"
 #include "coordinator/api/coordinator.grpc.pb.h"
-#include "tests/agent/peers/peers_test_util.h"
+#include "tests/coordinator/api/tls_files.h"
 
 namespace holdfast::coord {
 namespace {
-
-TlsFiles FilesOf(const agent::PeerTlsFiles& files) { return {files.ca, files.cert, files.key}; }
 
 std::string Text(const std::string& path) {
   std::ifstream file(path);

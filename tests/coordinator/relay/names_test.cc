@@ -10,14 +10,12 @@
 #include "coordinator/api/convert.h"
 #include "coordinator/relay/relay_server.h"
 #include "coordinator/server/coordinator_server.h"
-#include "tests/agent/peers/peers_test_util.h"
+#include "tests/coordinator/api/tls_files.h"
 
 namespace holdfast::coord {
 namespace {
 using ::testing::HasSubstr;
 using Stub = pb::Coordinator::Stub;
-
-TlsFiles FilesOf(const agent::PeerTlsFiles& files) { return {files.ca, files.cert, files.key}; }
 
 class RelayNamesTest : public ::testing::Test {
  protected:

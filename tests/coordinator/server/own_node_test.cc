@@ -5,13 +5,11 @@
 
 #include "coordinator/api/convert.h"
 #include "coordinator/server/coordinator_server.h"
-#include "tests/agent/peers/peers_test_util.h"
+#include "tests/coordinator/api/tls_files.h"
 
 namespace holdfast::coord {
 namespace {
 using ::testing::HasSubstr;
-
-TlsFiles FilesOf(const agent::PeerTlsFiles& files) { return {files.ca, files.cert, files.key}; }
 
 class OwnNodeTest : public ::testing::Test {
  protected:

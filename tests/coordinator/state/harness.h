@@ -138,7 +138,7 @@ class Harness {
                            std::optional<VersionId> wanted = {}) {
     return RequestRestore(node, incarnation, rank, wanted, /*reshard=*/true);
   }
-  Reply Pin(VersionId version, bool pinned) {
+  Reply Pin(std::optional<VersionId> version, bool pinned) {
     Apply(PinSet{++next_, "gpt", version, pinned});
     return ReplyTo(next_).value_or(Reply{});
   }

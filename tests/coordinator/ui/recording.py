@@ -93,7 +93,7 @@ def snapshot(ranks, now_ms=NOW_MS, markup=False):
     if markup:
         jobs.append(job_json(evil, 8))
     return {
-        "schema": 1, "kind": "ui", "time": utc(now_ms), "time_ms": now_ms, "loaded": True,
+        "schema": 2, "kind": "ui", "time": utc(now_ms), "time_ms": now_ms, "loaded": True,
         "status": {
             "time": utc(now_ms), "health": "HOLDFAST_WARN", "cluster": "atlas", "epoch": 4,
             "findings": [{
@@ -107,7 +107,7 @@ def snapshot(ranks, now_ms=NOW_MS, markup=False):
                 "memory_bytes": 10_200_000_000, "disk_bytes": 50_000_000_000, "disk_free_percent": 61 - i % 7, "seen_at": utc(now_ms), "warnings": [],
                 "arena_bytes": 16 << 30, "arena_reserved_bytes": 12 << 30,
                 "peer_address": f"10.0.0.1:{9000 + i}", "parity_bytes": 1_300_000_000, "labels": {"rack": f"r{i // 16}"},
-                "seats": [],
+                "memberships": [],
             } for i, n in enumerate(nodes)],
             "quarantine": [{
                 "node": nodes[3 % len(nodes)], "why": "3 launches in a row failed on it", "time": utc(now_ms),

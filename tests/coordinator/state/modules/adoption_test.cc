@@ -1,56 +1,13 @@
-#include <memory>
-#include <set>
-
 #include "coordinator/state/adoption.h"
-#include "coordinator/state/lives.h"
-#include "coordinator/state/versions.h"
-#include "tests/coordinator/state/modules/module_test.h"
+
+#include <memory>
+
+#include "tests/coordinator/state/modules/quarantine_module.h"
 
 namespace holdfast::coord {
 namespace {
-class AdoptionModule : public ModuleTest {
+class AdoptionModule : public QuarantineModule {
  protected:
-  void SetUp() override {
-    options.life = LifeId{1};
-    ModuleTest::SetUp();
-    for (auto& [incarnation, lineage] : job().lineages) lineage.life = options.life;
-    job().lineages.erase(Incarnation{1});
-  }
-  /// Quarantines what a job of four ranks on nodes a to d left, in one parity group. `lost` nodes
-  /// left nothing. `salt` changes the digest of rank 0 that the parity shards list.
-  void QuarantineGroup(uint32_t parity, std::set<NodeIndex> lost, uint64_t salt = 0) {
-    MakeJob(4);
-    job().lineages.erase(Incarnation{1});
-    job().lineages.at(Incarnation{2}).life = options.life;
-    std::vector<PlanMember> members;
-    std::vector<ListedShard> shards;
-    for (uint32_t i = 0; i < 4; ++i) {
-      PlanMember member;
-      member.node = cluster.nodes[i].name;
-      member.number = i;
-      member.ranks = {{Rank{i}, 4096}};
-      members.push_back(member);
-      const StoredReplica shard = H(V(1, 10), i, Tier::kDisk);
-      shards.push_back({Rank{i}, shard.digest + (i == 0 ? salt : 0), shard.image_bytes});
-    }
-    const auto group = std::make_shared<const ShardGroup>(
-        ShardGroup{GroupPlan::Make(members, parity).value(), shards});
-    for (NodeIndex node = 0; node < 4; ++node) {
-      if (lost.contains(node)) continue;
-      for (const uint32_t rank : {node, ParityRank(node).value}) {
-        StoredReplica report = H(V(1, 10), rank, Tier::kDisk);
-        report.identity.world = 4;
-        report.life = LifeId{2};
-        if (IsParity(Rank{rank})) report.group = group;
-        QuarantineReplica(context, node, report);
-      }
-    }
-  }
-  void Quarantine(NodeIndex node, VersionId version, uint32_t rank, uint64_t life = 2) {
-    StoredReplica report = H(version, rank, Tier::kDisk);
-    report.life = LifeId{life};
-    QuarantineReplica(context, node, report);
-  }
   std::vector<AdoptedVersion> Adopt(bool dry_run, std::optional<uint32_t> owner = {}) {
     effects.clear();
     AdoptRequested event;
@@ -94,17 +51,6 @@ TEST_F(AdoptionModule, AJobOfThatLifeKeepsItsOwner) {
   EXPECT_THAT(Adopt(true).at(0).why_not, ::testing::Not(::testing::HasSubstr("--owner")));
 }
 
-TEST_F(AdoptionModule, AnIncompleteOrContestedVersionIsNot) {
-  Quarantine(0, V(1, 10), 0);
-  EXPECT_THAT(Adopt(false).at(0).why_not, ::testing::HasSubstr("rank 1 has none"));
-  Quarantine(1, V(1, 10), 1);
-  StoredReplica other = H(V(1, 10), 1, Tier::kMemory);
-  other.life = LifeId{2};
-  other.digest += 1;
-  QuarantineReplica(context, 0, other);
-  EXPECT_THAT(Adopt(false).at(0).why_not, ::testing::HasSubstr("is not the same"));
-}
-
 TEST_F(AdoptionModule, AVersionIsCompleteIfItsParityGroupDecodesTheMissingShards) {
   QuarantineGroup(/*parity=*/1, /*lost=*/{2});
   const AdoptedVersion adopted = Adopt(/*dry_run=*/false).at(0);
@@ -124,18 +70,6 @@ TEST_F(AdoptionModule, AVersionIsCompleteIfItsParityGroupDecodesTheMissingShards
   EXPECT_EQ(Added<PutLineage>()[0].record.peers.at(0).members.size(), 4U);
 }
 
-TEST_F(AdoptionModule, MoreLostNodesThanParityAreNamed) {
-  QuarantineGroup(/*parity=*/1, /*lost=*/{1, 2});
-  const std::string why = Adopt(/*dry_run=*/false).at(0).why_not;
-  EXPECT_THAT(why, ::testing::HasSubstr("2 of 4 ranks have a replica"));
-  EXPECT_THAT(why, ::testing::HasSubstr("ranks 1, 2 have none"));
-  EXPECT_THAT(why, ::testing::HasSubstr("can replace 1 of its 4 nodes"));
-  EXPECT_THAT(why, ::testing::HasSubstr("rank-1 of node b, parity-1 of node b, rank-2 of node c"));
-  EXPECT_TRUE(job().versions.empty());
-  QuarantineGroup(/*parity=*/2, /*lost=*/{1, 2});
-  EXPECT_EQ(Adopt(/*dry_run=*/false).at(0).why_not, "");
-}
-
 TEST_F(AdoptionModule, ParityOfOtherBytesIsNotUsed) {
   QuarantineGroup(/*parity=*/1, /*lost=*/{2}, /*salt=*/1);
   EXPECT_THAT(Adopt(/*dry_run=*/false).at(0).why_not,
@@ -144,15 +78,6 @@ TEST_F(AdoptionModule, ParityOfOtherBytesIsNotUsed) {
   QuarantineGroup(/*parity=*/1, /*lost=*/{}, /*salt=*/1);
   EXPECT_EQ(Adopt(/*dry_run=*/false).at(0).why_not, "");
   EXPECT_TRUE(job().lineages.at(Incarnation{1}).peers.empty());
-}
-
-TEST_F(AdoptionModule, ParityThatNoAgentHasDescribedIsNotUsed) {
-  QuarantineGroup(/*parity=*/1, /*lost=*/{2});
-  for (Node& node : cluster.nodes) {
-    for (auto& [place, report] : node.other_lives) report.group = nullptr;
-  }
-  EXPECT_THAT(Adopt(/*dry_run=*/false).at(0).why_not,
-              ::testing::HasSubstr("no agent has described its parity yet"));
 }
 
 TEST_F(AdoptionModule, ParityThatIsListedLaterCounts) {
@@ -221,13 +146,6 @@ TEST_F(AdoptionModule, ARebuildMixesNoShardsOfTwoVersionsWithTheSameNumber) {
   EXPECT_EQ(version.ranks[1].digest, H(V(1, 10), 1, Tier::kDisk).digest + 2);
 }
 
-// What a node knows of the commit of 1-10, as it lists it when it attaches.
-VersionCommit Committed(std::vector<uint64_t> digests, uint64_t life = 2) {
-  const auto world = static_cast<uint32_t>(digests.size());
-  return {"gpt", LifeId{life}, V(1, 10), world, CommitDigest(digests)};
-}
-uint64_t DigestOf(uint32_t rank) { return H(V(1, 10), rank, Tier::kDisk).digest; }
-
 TEST_F(AdoptionModule, TheDigestsOfAllRanksProveACommit) {
   for (const uint32_t rank : {0U, 1U}) Quarantine(rank, V(1, 10), rank);
   EXPECT_EQ(Adopt(true).at(0).commit, CommitEvidence::kNone) << "no node knows a commit";
@@ -264,30 +182,6 @@ TEST_F(AdoptionModule, AVersionWithOtherBytesThanTheCommittedOnesIsNotAdopted) {
   EXPECT_EQ(listed.commit, CommitEvidence::kContradicted);
   EXPECT_THAT(listed.why_not, ::testing::HasSubstr("nodes a and b know commits of it"));
   EXPECT_TRUE(job().versions.empty());
-}
-
-TEST_F(AdoptionModule, ACommitOfMoreRanksThanTheSealsNameContradicts) {
-  for (const uint32_t rank : {0U, 1U}) Quarantine(rank, V(1, 10), rank);
-  cluster.nodes[0].commits = {Committed({DigestOf(0), DigestOf(1), 7})};
-  const AdoptedVersion listed = Adopt(false).at(0);
-  EXPECT_EQ(listed.commit, CommitEvidence::kContradicted);
-  EXPECT_THAT(listed.why_not, ::testing::HasSubstr("name 2 ranks, but node a"));
-}
-
-TEST_F(AdoptionModule, ACommittedVersionThatLacksShardsIsListedAsCommitted) {
-  Quarantine(0, V(1, 10), 0);
-  cluster.nodes[0].commits = {Committed({DigestOf(0), DigestOf(1)})};
-  const AdoptedVersion listed = Adopt(false).at(0);
-  EXPECT_EQ(listed.commit, CommitEvidence::kCommitted);
-  EXPECT_THAT(listed.why_not, ::testing::HasSubstr("rank 1 has none"));
-}
-
-TEST_F(AdoptionModule, DecodedShardsCountForTheProof) {
-  QuarantineGroup(/*parity=*/1, /*lost=*/{2});
-  cluster.nodes[0].commits = {Committed({DigestOf(0), DigestOf(1), DigestOf(2), DigestOf(3)})};
-  EXPECT_EQ(Adopt(true).at(0).commit, CommitEvidence::kProven);
-  cluster.nodes[0].commits = {Committed({DigestOf(0), DigestOf(1), DigestOf(2) + 1, DigestOf(3)})};
-  EXPECT_EQ(Adopt(true).at(0).commit, CommitEvidence::kContradicted);
 }
 
 TEST_F(AdoptionModule, AnIncarnationOfThisLifeIsNotReplaced) {
