@@ -5,6 +5,7 @@
 #include "agent/pipeline/save_slots.h"
 #include "base/clock.h"
 #include "base/thread.h"
+#include "storage/format/image.h"
 
 namespace holdfast::agent {
 

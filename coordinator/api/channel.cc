@@ -8,6 +8,7 @@
 
 #include <cstring>
 
+#include "base/certificates/certificate.h"
 #include "base/fd.h"
 
 namespace holdfast::coord {

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/certificates/certificate.h"
 #include "base/certificates/durable_file.h"
 #include "base/certificates/private_key.h"
 #include "base/clock.h"

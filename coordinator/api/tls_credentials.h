@@ -5,9 +5,12 @@
 #include <memory>
 #include <string>
 
-#include "base/certificates/certificate.h"
 #include "base/clock.h"
 #include "base/status.h"
+
+namespace holdfast::certificates {
+struct Pin;
+}  // namespace holdfast::certificates
 
 namespace holdfast::coord {
 

@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "storage/format/checksum.h"
+#include "storage/format/image.h"
 
 namespace holdfast {
 namespace {

@@ -7,8 +7,6 @@
 #include <string_view>
 #include <vector>
 
-#include "storage/format/image.h"
-
 // Each rank that holds a tensor replica saves a part of it. To detect ranks whose values differ,
 // each rank also saves a sample of the bytes that other ranks save, a different one at each save.
 // An extra lists the bytes of the image that are samples, and for each of them the bytes of a
@@ -16,6 +14,8 @@
 // docs/formats/image.md describes the extra.
 
 namespace holdfast {
+
+struct ParsedImage;
 
 /// The name of the extra that lists the samples of an image.
 inline constexpr std::string_view kReplicaSamplesExtra = "holdfast.samples";

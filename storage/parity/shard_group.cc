@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <set>
 
+#include "storage/format/image.h"
 #include "storage/parity/parity_image.h"
 
 namespace holdfast {

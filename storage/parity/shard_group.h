@@ -6,11 +6,11 @@
 #include <string_view>
 #include <vector>
 
-#include "storage/format/image.h"
-#include "storage/format/seal.h"
 #include "storage/parity/group_plan.h"
 
 namespace holdfast {
+
+struct ParsedImage;
 
 /// A data shard that a parity shard protects, as the parity shard lists it.
 struct ListedShard {

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include "storage/format/image.h"
 #include "tests/storage/parity/parity_group.h"
 
 namespace holdfast {
