@@ -3,9 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "coordinator/detect/criteria.h"
 #include "coordinator/detect/gather.h"
 #include "coordinator/detect/lateness.h"
-#include "coordinator/detect/slow.h"
 #include "coordinator/detect/steps.h"
 #include "coordinator/detect/track.h"
 #include "tests/coordinator/detect/detect_test_util.h"
