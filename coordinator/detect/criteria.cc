@@ -14,8 +14,9 @@ constexpr double kLastingSpreadWeight = 8;
 constexpr double kAlwaysShare = 0.5;  // of a rank's excess, in its past: it was always that late
 constexpr double kSharedShare = 0.5;  // of a rank's change: another member has changed likewise
 constexpr size_t kFewOthers = 6;      // fewer have no quantiles
-constexpr double kFewAlwaysMin = 0.06;
+constexpr double kFewAlwaysMin = 0.085;
 constexpr double kFewAlwaysZ = 7;
+constexpr double kPairAlwaysZ = 5;
 constexpr double kLastingDeviation = 1.4826 * kLastingSpreadUsual;
 constexpr double kShiftMin = 0.0015;                // least spread of members' changes
 constexpr double kLongShiftMin = 0.0007;            // likewise, of long-lasting changes
@@ -49,11 +50,11 @@ double LongChangeZ(const Track& track, const RoleBaseline& baseline) {
 }
 
 bool IsFarBehind(double excess, std::span<const double> others, double few) {
-  if (few > 1) return excess >= kFewAlwaysMin;
+  if (few > 1 && excess < kFewAlwaysMin) return false;
   double squares = kLastingSpreadWeight * kLastingDeviation * kLastingDeviation;
   for (const double other : others) squares += other * other;
   const double weight = static_cast<double>(others.size()) + kLastingSpreadWeight;
-  return excess > kFewAlwaysZ * std::sqrt(squares / weight);
+  return excess > (few > 1 ? kPairAlwaysZ : kFewAlwaysZ) * std::sqrt(squares / weight);
 }
 
 double LastingSpread(std::span<double> excesses) {

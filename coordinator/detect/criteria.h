@@ -27,10 +27,11 @@ double LongChangeZ(const Track& track, const RoleBaseline& baseline);
 /// For a small number of ranks, the result is a weighted mean with the usual spread.
 double LastingSpread(std::span<double> excesses);
 
-/// Whether a rank that was always late is far behind the few other ranks. Their standard deviation
-/// counts here, to which each of them contributes, averaged with the usual one. `few`: above 1 if
-/// the ranks form pairs or triples. The others are then compared with other references, and the
-/// excess itself must be large.
+/// Whether a rank that was always late is far behind the few other ranks. `excess`, `others`:
+/// shares of the own time, in which GPUs of one type differ. The standard deviation of the others
+/// counts, to which each of them contributes, averaged with the usual one. `few`: above 1 if the
+/// ranks form pairs or triples. The others are then compared with other references, and the excess
+/// itself must be large.
 bool IsFarBehind(double excess, std::span<const double> others, double few);
 
 /// More very late windows than chance explains.

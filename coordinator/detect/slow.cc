@@ -120,7 +120,7 @@ void SlownessDetector::FinishSteps(const Table& table, Clock::TimePoint now) {
   if (!steps_) return;
   const auto independent =
       Clock::Duration(static_cast<int64_t>(kIndependentSteps * pace_.iteration_ns()));
-  while (auto step = steps_->Take(now - kGatherTimeout)) {
+  while (auto step = steps_->Take(now)) {
     if (last_operation_ != Clock::TimePoint() && now - last_operation_ < independent) continue;
     steps_->lateness().Add(*step, pace_.iteration_ns(), Excused(*step, all_ranks_, table), true,
                            baselines_[kStepsClass]);
@@ -194,7 +194,8 @@ std::vector<Verdict> SlownessDetector::Evaluate(Table& table, Clock::TimePoint n
                                                   .baselines = baselines_,
                                                   .pace = pace_,
                                                   .transfers_unstable = now < unstable_until_});
-  for (Verdict& verdict : transfers_.Find(watches_, table, now, last_operation_)) {
+  for (Verdict& verdict :
+       transfers_.Find(watches_, table, now, last_operation_, pace_.shift().has_value())) {
     verdicts.push_back(std::move(verdict));
   }
   AddPace(verdicts);

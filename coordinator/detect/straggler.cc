@@ -17,6 +17,8 @@ constexpr size_t kKindShare = 64;  // one rank in this many may be similar by ch
 /// does not show. A rank that was always late then counts as a straggler only if it is far behind:
 /// it may only be of a slower kind.
 constexpr size_t kFewAlways = 24;
+constexpr double kBusyMin = 0.45;       // of a window
+constexpr double kPairSpreads = 3;      // usual differences of pairs that the excess must exceed
 constexpr double kImmediateFactor = 2;  // times the least z, for a verdict from one set of windows
 // Times the least z, while transfers are slow. A pair has no other rank whose work overlaps as
 // much.
@@ -51,8 +53,10 @@ struct Finding {
   double late_z = 0;  // 0 if it does not meet the criterion
   double slower_z = 0;
   double small_z = 0;
+  double clear_z = 0;
   std::optional<FrequentStalls> stalls;
-  bool lasts() const { return late_z > 0 || slower_z > 0 || small_z > 0; }
+  double z() const { return std::max({late_z, slower_z, small_z, clear_z}); }
+  bool lasts() const { return z() > 0; }
 };
 
 class StragglerFinder {
@@ -77,7 +81,9 @@ class StragglerFinder {
   std::string Excess(const Member& member, double share, std::string_view than, uint32_t count,
                      double z) const;
   const std::vector<LastingExcess>& LastingExcesses(const CommClass& of);
+  double BusyOf(const CommClass& of) const;
   double LaterThanPeers(const Member& member, bool always);
+  double ClearlyLate(const Member& member);
   bool HasOtherCause(double change_ns) const;
   bool IsInherited(uint32_t rank, const std::set<std::pair<Index, uint32_t>>& places) const;
 
@@ -96,7 +102,8 @@ const std::vector<StragglerFinder::LastingExcess>& StragglerFinder::LastingExces
     for (uint32_t position = 0; position < members.size(); ++position) {
       const Track& track = lateness.tracks()[position];
       const double excess = track.excess();
-      if (track.recent() < kTrackMin || excess == 0) continue;  // 0: the reference itself
+      const size_t least = std::min<size_t>(kTrackMin, lateness.clear_windows());
+      if (track.recent() < least || excess == 0) continue;  // 0: the reference itself
       lasting.push_back({members[position], excess});
     }
   };
@@ -108,29 +115,72 @@ const std::vector<StragglerFinder::LastingExcess>& StragglerFinder::LastingExces
   return lasting;
 }
 
+/// Returns the share of a window that is own time of the usual member of the class. If some members
+/// are blocked for most of the time, operations run while they compute, as sends of interleaved
+/// stages do. Their own time is then not all of the time in which they compute, so that healthy
+/// members differ, and the share counts as 1.
+double StragglerFinder::BusyOf(const CommClass& of) const {
+  if (of == kStepsClass) return 1;
+  double least = 1;
+  for (Index comm = 0; comm < input_.watches.size(); ++comm) {
+    if (!input_.watches[comm] || ClassOf(comm, input_.watches, table_) != of) continue;
+    least = std::min(least, input_.watches[comm]->lateness.busy());
+  }
+  return least < kBusyMin ? 1 : least;
+}
+
 /// Returns the z-score if the rank is later than the spread of the other ranks explains, else 0. A
 /// rank that was always late is a straggler only if hardly any other rank is similar. Otherwise
 /// these ranks form a kind of their own, for example with older GPUs.
 double StragglerFinder::LaterThanPeers(const Member& member, bool always) {
   const double excess = member.track.excess();
+  const double busy = BusyOf(member.of);
+  const double of_own = excess / busy;
   std::vector<double> others;
+  std::vector<double> others_of_own;
   std::set<uint32_t> similar;
   for (const LastingExcess& other : LastingExcesses(member.of)) {
     if (other.rank == member.rank) continue;
     others.push_back(std::abs(other.excess));
+    others_of_own.push_back(std::abs(other.excess) / busy);
     if (other.excess >= kSimilarShare * excess) similar.insert(other.rank);
   }
-  const double z = 0.6745 * excess / (member.few * LastingSpread(others));
+  if (always && others.size() < kFewAlways) {
+    if (!IsFarBehind(of_own, others_of_own, member.few)) return 0;
+    if (member.few > 1 && excess < kPairSpreads * member.baseline.spread) return 0;
+  }
+  // A pair waits for other groups more than it computes, so a share of its window would hide it.
+  const double spread = LastingSpread(member.few > 1 ? others_of_own : others);
+  const double z = 0.6745 * (member.few > 1 ? of_own : excess) / (member.few * spread);
   if (z <= options_.z_min) return 0;
+  if (always) return similar.size() <= others.size() / kKindShare ? z : 0;
   // A rank that was not always late has changed. The change must exceed noise that lasts for a
   // while.
-  if (!always) {
-    const bool changed =
-        !member.track.knows_past() || ChangeZ(member.track, member.baseline) > options_.z_min;
-    return changed ? z : 0;
+  const bool changed =
+      !member.track.knows_past() || ChangeZ(member.track, member.baseline) > options_.z_min;
+  return changed ? z : 0;
+}
+
+/// Returns the z-score if the member was clearly late in each of the last windows, else 0. Windows
+/// are long if operations are rare. Then many windows take too long, and each of them averages over
+/// much work. A single pause of a rank is in one or two windows.
+double StragglerFinder::ClearlyLate(const Member& member) {
+  const uint32_t windows = member.lateness.clear_windows();
+  const double least = member.track.least(windows);
+  if (member.ring || least < Lateness::kClearShare) return 0;
+  std::vector<double> others;
+  bool similar = false;
+  for (const LastingExcess& other : LastingExcesses(member.of)) {
+    if (other.rank == member.rank) continue;
+    others.push_back(std::abs(other.excess));
+    similar |= other.excess >= kSimilarShare * least;
   }
-  if (others.size() < kFewAlways && !IsFarBehind(excess, others, member.few)) return 0;
-  return similar.size() <= others.size() / kKindShare ? z : 0;
+  // It may be of a slower kind.
+  const bool changed = member.track.knows_past() && !WasAlwaysLate(member.track, least);
+  if (similar && !changed) return 0;
+  const double noise = std::max(member.baseline.spread, member.baseline.noise);
+  return least / std::max(member.few * LastingSpread(others) / 0.6745,
+                          kMedianError * noise / std::sqrt(windows));
 }
 
 /// Whether iterations are longer than before, and a rank that needs `change_ns` more time of its
@@ -175,7 +225,8 @@ Finding StragglerFinder::Examine(const Member& member) {
   if (equal_work && !input_.transfers_unstable) {
     finding.stalls = FindFrequentStalls(track, lateness.tracks(), member.baseline, table_.world());
   }
-  if (!late && !slower && !small) return finding;
+  const double clear_z = equal_work ? ClearlyLate(member) : 0;
+  if (!late && !slower && !small && clear_z == 0) return finding;
   const bool unstable = input_.transfers_unstable ||
                         HasOtherCause(std::max(track.shift(), 0.0) * lateness.window_ns());
   const double doubt = !unstable ? 1 : member.few > 1 ? kUnstablePairFactor : kUnstableFactor;
@@ -201,6 +252,7 @@ Finding StragglerFinder::Examine(const Member& member) {
     const double z = LongChangeZ(track, member.baseline);
     if (z > doubt * options_.small_z_min) finding.small_z = z;
   }
+  if (clear_z > doubt * kImmediateFactor * options_.z_min) finding.clear_z = clear_z;
   return finding;
 }
 
@@ -224,7 +276,7 @@ std::string StragglerFinder::Excess(const Member& member, double share, std::str
 
 Verdict StragglerFinder::Describe(const Member& member, const Finding& finding) const {
   const Track& track = member.track;
-  const double z = std::max({finding.late_z, finding.slower_z, finding.small_z});
+  const double z = finding.z();
   Verdict verdict{.fault = FaultClass::kComputeSlow,
                   .ranks = {Rank{member.rank}},
                   .edge = {},
@@ -247,6 +299,15 @@ Verdict StragglerFinder::Describe(const Member& member, const Finding& finding) 
         member.rank, track.lasting_shift() * 100,
         InSeconds(static_cast<uint64_t>(member.lateness.window_ns())), PlaceOf(member),
         Track::kRecent, Track::kLong, finding.small_z));
+  }
+  if (verdict.evidence.empty() && finding.clear_z > 0) {
+    const uint32_t windows = member.lateness.clear_windows();
+    verdict.evidence.push_back(fmt::format(
+        "rank {} needed at least {:.1f} % of {} more time of its own than its peers in {}, in each "
+        "of the last {} windows, z = {:.0f}",
+        member.rank, track.least(windows) * 100,
+        InSeconds(static_cast<uint64_t>(member.lateness.window_ns())), PlaceOf(member), windows,
+        finding.clear_z));
   }
   if (!finding.lasts()) {
     verdict.evidence.push_back(fmt::format(
