@@ -13,9 +13,12 @@ constexpr double kWindowIterations = 0.8;        // at least
 constexpr double kWaitForWholeIterations = 3.5;  // iterations, before a partial window ends
 constexpr double kWindowNsUnknown = 200e6;       // if the duration of an iteration is unknown
 constexpr double kShareOfLongest = 0.6;
-constexpr double kLongWindow = 2.5;          // times the usual length: excluded
-constexpr double kStallShare = 1.5;          // of a window: the member stalled and was not slow
-constexpr double kVeryLateShare = 0.05;      // of a window
+constexpr double kLongWindow = 2.5;       // times the usual length: excluded
+constexpr double kStallShare = 1.5;       // of a window: the member stalled and was not slow
+constexpr double kClearNs = 60e9;         // length of the windows of clear lateness
+constexpr uint32_t kClearWindowsMin = 4;  // one pause of a rank may be in two windows
+constexpr double kQuietNs = 20e9;         // so long a window is hardly changed by the first steps
+constexpr double kVeryLateShare = 0.05;   // of a window
 constexpr uint32_t kVeryLateSuspicious = 4;  // windows
 constexpr double kWorkDiffers = 0.01;        // of the bytes moved
 constexpr double kSpreadMin = 0.001;
@@ -91,13 +94,21 @@ void Lateness::Add(const GatheredOperation& operation, double iteration_ns,
     if (IsSynchronous(operation.kind)) lag_.Add(operation);
     return;
   }
-  if (windows_++ >= options_.warmup_windows && comparable) {
+  const uint32_t warmup = wall_ns < kQuietNs ? options_.warmup_windows : 1;
+  if (windows_++ >= warmup && comparable) {
     const bool usual = walls_.size() < 4 || wall_ns < kLongWindow * walls_.Median();
     walls_.Add(wall_ns);
     if (usual) AddWindow(operation, wall_ns, excused, baseline);
   }
   MoveAnchor(operation);
   if (IsSynchronous(operation.kind)) lag_.Add(operation);
+}
+
+uint32_t Lateness::clear_windows() const {
+  const double window_ns_ = window_ns();
+  if (window_ns_ == 0) return options_.windows_late;
+  const auto windows = static_cast<uint32_t>(std::min(std::ceil(kClearNs / window_ns_), 1e3));
+  return std::clamp(windows, kClearWindowsMin, options_.windows_late);
 }
 
 /// Starts again: the windows so far covered only parts of the iteration and are not comparable with
@@ -271,7 +282,9 @@ void Lateness::RecordWindow(double wall_ns, double operations, RoleBaseline& bas
   const auto shift_of_reference = ReferenceShift();
   if (!shift_of_reference) return;
   scratch_ = own_ns_;
-  const double usual = LowerMedian(std::span<double>(scratch_)) - *shift_of_reference * wall_ns;
+  const double own_ns = LowerMedian(std::span<double>(scratch_));
+  const double usual = own_ns - *shift_of_reference * wall_ns;
+  busy_.Add(by_waits_only_ ? 1 : std::clamp(own_ns / wall_ns, 0.0, 1.0));
   const double carried = lag_.carried();
   for (size_t i = 0; i < own_ns_.size(); ++i) {
     double excess = own_ns_[i] - usual;
@@ -332,7 +345,8 @@ void Lateness::RecordWindow(double wall_ns, double operations, RoleBaseline& bas
     suspicious_ |= std::max(track.late_count(options_.windows),
                             track.slower_count(options_.windows)) >= options_.windows_late ||
                    track.very_late_count() >= kVeryLateSuspicious ||
-                   track.small_change(small_change_min_);
+                   track.small_change(small_change_min_) ||
+                   (equal_work_ && track.least(clear_windows()) >= kClearShare);
   }
   baseline.windows += n;
 }

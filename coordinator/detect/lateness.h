@@ -49,6 +49,14 @@ class Lateness {
   double small_change_min() const { return small_change_min_; }
   /// The usual length of a window; 0 if unknown.
   double window_ns() const { return walls_.size() == 0 ? 0 : walls_.Median(); }
+  /// The share of a window that is the usual member's own time, 0 … 1. A GPU that is 10 % slower
+  /// adds only 5 % to the window of a job that waits half of the time.
+  double busy() const { return busy_.size() == 0 ? 1 : busy_.Median(); }
+  /// The number of windows in all of which a member must be clearly late to be a straggler. They
+  /// last a minute, so this is fewer than for other criteria if windows are long.
+  uint32_t clear_windows() const;
+  /// From this excess on, a member is clearly late.
+  static constexpr double kClearShare = 0.06;
   /// Whether totals of blocked time are missing. A late rank may then have inherited its lateness.
   bool by_waits_only() const { return by_waits_only_; }
   bool equal_work() const { return equal_work_; }
@@ -86,6 +94,7 @@ class Lateness {
   bool equal_work_ = true;
   bool transfers_differ_ = true;  // until the first window
   Recent<double, 16> walls_;
+  Recent<double, 16> busy_;
   double min_window_ns_ = 0;  // least length of a window when the tracks began
   uint32_t windows_ = 0;
   double small_change_min_ = 0;

@@ -12,7 +12,7 @@ constexpr double kSlackShare = 0.025;  // half of the smallest shift to detect
 constexpr double kShiftShare = 0.05;
 constexpr double kAlarm = 6;  // sum of robust standard deviations
 constexpr size_t kPendingMax = 3;
-constexpr uint64_t kStepsAhead = 1000;
+constexpr uint64_t kStepsJump = 1000;
 constexpr uint32_t kImplausibleMax = 100;
 constexpr double kStepMax = 4;  // the most one step may add: one long step is not a shift
 
@@ -22,9 +22,9 @@ void Pace::Add(uint64_t step, uint64_t duration_ns) {
   if (duration_ns == 0 || duration_ns > kDurationNsMax || step > kSequenceMax) return;
   // Ignore a step number far from the others, unless many such numbers follow each other.
   const uint64_t newest = pending_.empty() ? finished_ : pending_.back().step;
-  const bool plausible = newest == 0 || (step > finished_ && step < newest + kStepsAhead);
+  const bool plausible = newest == 0 || (step > finished_ && step < newest + kStepsJump);
   if (!plausible) {
-    if (step >= newest + kStepsAhead || step + kStepsAhead < newest) ++implausible_;
+    if (step >= newest + kStepsJump || step + kStepsJump < newest) ++implausible_;
     if (implausible_ < kImplausibleMax) return;
     pending_.clear();
     finished_ = 0;

@@ -21,6 +21,9 @@ T LowerMedian(std::span<T> values) {
   return *middle;
 }
 
+/// Standard error of the median of n values, as a multiple of their spread divided by √n.
+inline constexpr double kMedianError = 1.2533;
+
 /// Returns the quantile `q` (0 … 1) of the values, 0 if empty. Reorders the values.
 inline double Quantile(std::span<double> values, double q) {
   if (values.empty()) return 0;
@@ -57,6 +60,8 @@ class Recent {
   size_t size() const { return std::min<size_t>(added_, kSize); }
   uint64_t added() const { return added_; }
   bool full() const { return added_ >= kSize; }
+  /// The value that was added `back` values before the last one.
+  T Last(size_t back) const { return values_[(added_ - 1 - back) % kSize]; }
   /// The value that the next Add() replaces, if full.
   T oldest() const { return values_[added_ % kSize]; }
   T Median() const {

@@ -5,8 +5,6 @@
 namespace holdfast::detect {
 namespace {
 
-/// Standard error of the median of n values, as a multiple of their spread divided by √n.
-constexpr double kMedianError = 1.2533;
 /// One window in four is learned: the past then spans enough windows to show a gradual slowdown.
 constexpr uint32_t kLearnEvery = 4;
 
@@ -24,6 +22,13 @@ size_t Track::LevelOf(double excess, double very_late_min) {
   size_t level = 0;
   for (; level < kLevels && excess >= very_late_min; ++level) very_late_min *= kLevelStep;
   return level;
+}
+
+double Track::least(size_t windows) const {
+  if (recent_.size() < windows) return 0;
+  float least = recent_.Last(0);
+  for (size_t back = 1; back < windows; ++back) least = std::min(least, recent_.Last(back));
+  return static_cast<double>(least);
 }
 
 double Track::shift() const { return knows_past() ? excess() - static_cast<double>(usual_) : 0; }

@@ -52,6 +52,8 @@ class Track {
 
   /// The median excess of the last windows.
   double excess() const { return static_cast<double>(recent_.Median()); }
+  /// The least excess of the last `windows`, at most kRecent; 0 while there are fewer.
+  double least(size_t windows) const;
   /// The increase of excess() over the usual excess of the past; 0 while the past is unknown.
   double shift() const;
   /// The standard error of shift(). `noise`: the standard deviation of a window.

@@ -15,7 +15,7 @@ constexpr Clock::Duration kStretch = std::chrono::seconds(5);
 constexpr Clock::Duration kFirstStretch = std::chrono::seconds(1);
 constexpr double kOutlierFactor = 5;     // times the median of a stretch
 constexpr double kCellSpreadMin = 0.01;  // of the median
-constexpr size_t kCellMessagesMin = 4;   // two of them may be outliers
+constexpr size_t kCellMessagesMin = 3;   // one of them may be an outlier
 constexpr double kHotShare = 0.6;        // of the slowest cell's excess: the same cause is assumed
 
 }  // namespace
@@ -113,20 +113,26 @@ void DelayMatrix::Add(const RankTransfers& transfers) {
   operations_ = std::max(operations_, found->second.operations);
 }
 
-std::optional<DelayMatrix::Blame> DelayMatrix::Find(const DetectorOptions& options) const {
-  struct Cost {
-    std::pair<uint32_t, uint32_t> edge;
-    double value = 0;
-  };
+void DelayMatrix::Clear() {
+  cells_.clear();
+  operations_ = 0;
+}
+
+std::vector<DelayMatrix::Cost> DelayMatrix::Costs() const {
   std::vector<Cost> costs;
-  std::vector<double> values;
   for (const auto& [edge, cell] : cells_) {
     if (cell.operations * 2 < operations_) continue;  // too few to compare
     if (cell.ns_per_byte.size() < kCellMessagesMin) continue;
     costs.push_back({edge, static_cast<double>(cell.ns_per_byte.Median())});
-    values.push_back(costs.back().value);
   }
+  return costs;
+}
+
+std::optional<DelayMatrix::Blame> DelayMatrix::Find(const std::vector<Cost>& costs,
+                                                    const DetectorOptions& options) {
   if (costs.size() < 2) return std::nullopt;
+  std::vector<double> values;
+  for (const Cost& cost : costs) values.push_back(cost.value);
   const Centre centre = CentreOf(values);
   const auto worst = std::max_element(
       costs.begin(), costs.end(), [](const Cost& a, const Cost& b) { return a.value < b.value; });
@@ -143,6 +149,7 @@ std::optional<DelayMatrix::Blame> DelayMatrix::Find(const DetectorOptions& optio
       centre.median + std::max(kHotShare * excess, options.slow_transfer_share * centre.median);
   Blame blame;
   blame.edge = {Rank{worst->edge.first}, Rank{worst->edge.second}};
+  blame.worst = worst->value;
   blame.ratio = centre.median > 0 ? worst->value / centre.median : 0;
   blame.z = z;
   for (const bool sends : {true, false}) {
@@ -168,15 +175,16 @@ std::optional<DelayMatrix::Blame> DelayMatrix::Find(const DetectorOptions& optio
   std::map<uint32_t, uint32_t> hot_of;
   for (const Cost& cost : costs) {
     if (cost.value < hot_from) continue;
-    ++blame.all_hot;
+    blame.hot_edges.push_back({Rank{cost.edge.first}, Rank{cost.edge.second}});
     ++hot_of[cost.edge.first];
     ++hot_of[cost.edge.second];
   }
   uint32_t most = 0;
   for (const auto& [rank, count] : hot_of) most = std::max(most, count);
   blame.of = static_cast<uint32_t>(costs.size());
-  const uint32_t between_two = hot_of.size() == 2 ? blame.all_hot : 0;
-  blame.widespread = std::max(most, between_two) < blame.all_hot;
+  const auto all_hot = static_cast<uint32_t>(blame.hot_edges.size());
+  const uint32_t between_two = hot_of.size() == 2 ? all_hot : 0;
+  blame.widespread = std::max(most, between_two) < all_hot;
   return blame;
 }
 

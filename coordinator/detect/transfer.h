@@ -74,6 +74,7 @@ class DelayMatrix {
   explicit DelayMatrix(size_t cells_max) : cells_max_(cells_max) {}
 
   void Add(const RankTransfers& transfers);
+  void Clear();
   /// The largest number of operations measured on one connection.
   uint64_t operations() const { return operations_; }
 
@@ -81,17 +82,26 @@ class DelayMatrix {
     std::optional<Rank> rank;
     bool sends = false;  // the rank's transmit side, else its receive side
     Edge edge;           // the slowest connection
-    double ratio = 0;    // its cost per byte divided by the usual connection's
+    double worst = 0;    // its cost
+    double ratio = 0;    // its cost divided by the usual connection's
     double z = 0;
     uint32_t hot = 0;         // slow connections of the rank in that direction
     uint32_t populated = 0;   // measured connections of the rank in that direction
-    uint32_t all_hot = 0;     // slow connections in the whole matrix
     uint32_t of = 0;          // measured connections in the whole matrix
     bool widespread = false;  // the slow ones have no common end: congestion, no rank is at fault
+    std::vector<Edge> hot_edges;  // the slow connections in the whole matrix
   };
+  /// The cost of one connection.
+  struct Cost {
+    std::pair<uint32_t, uint32_t> edge;  // sender and receiver
+    double value = 0;                    // ns per byte
+  };
+  /// Returns the costs of the connections with enough messages.
+  std::vector<Cost> Costs() const;
   /// Returns the slowest connection, and the rank if most of its connections are slow. Returns
   /// nullopt if no connection stands out.
-  std::optional<Blame> Find(const DetectorOptions& options) const;
+  static std::optional<Blame> Find(const std::vector<Cost>& costs, const DetectorOptions& options);
+  std::optional<Blame> Find(const DetectorOptions& options) const { return Find(Costs(), options); }
 
  private:
   /// One connection. Its cost is the median over the messages, since a few long waits are caused by

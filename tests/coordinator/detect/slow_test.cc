@@ -3,9 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "coordinator/detect/criteria.h"
 #include "coordinator/detect/gather.h"
 #include "coordinator/detect/lateness.h"
-#include "coordinator/detect/slow.h"
 #include "coordinator/detect/steps.h"
 #include "coordinator/detect/track.h"
 #include "tests/coordinator/detect/detect_test_util.h"
@@ -555,7 +555,7 @@ TEST(StepsTest, ALongStepCountsAsTheRanksOwnTime) {
         if (rank == 1 && step % 10 == 3) continue;  // a lost report
         steps.Add(rank, {step, (rank == 2 ? slow_ms : 1000 + step % 3) * kMs}, kNow);
       }
-      while (auto complete = steps.Take(kNow)) {
+      while (auto complete = steps.Take(kNow + std::chrono::minutes(2))) {
         steps.lateness().Add(*complete, 1000.0 * kMs, {}, true, baseline);
       }
     }
@@ -566,6 +566,30 @@ TEST(StepsTest, ALongStepCountsAsTheRanksOwnTime) {
   EXPECT_TRUE(steps.lateness().suspicious());
   EXPECT_NEAR(steps.lateness().tracks()[2].excess(), 0.1, 0.02);
   EXPECT_LT(steps.lateness().tracks()[1].late_count(20), 14U);
+}
+
+TEST(StepsTest, ASlowRankIsComparedAlthoughItFallsBehind) {
+  Steps steps(4, {});
+  RoleBaseline baseline;
+  std::array<uint64_t, 4> done{};
+  // Nothing makes the ranks wait for each other. In the end, rank 2 is 25 s behind.
+  for (uint64_t at_ms = 0; at_ms < 150'000; at_ms += 100) {
+    const auto now = kNow + std::chrono::milliseconds(at_ms);
+    for (uint32_t rank = 0; rank < 4; ++rank) {
+      const uint64_t slow_from = 40;
+      const bool slow = rank == 2 && done[rank] >= slow_from;
+      const uint64_t ends_ms =
+          1000 * (done[rank] + 1) + (slow ? 300 * (done[rank] - slow_from) : 0);
+      if (at_ms < ends_ms) continue;
+      steps.Add(rank, {++done[rank], (slow ? 1300 : 1000 + done[rank] % 3) * kMs}, now);
+    }
+    while (auto complete = steps.Take(now)) {
+      steps.lateness().Add(*complete, 1000.0 * kMs, {}, true, baseline);
+    }
+  }
+  EXPECT_GT(done[0], done[2] + 20);
+  EXPECT_EQ(steps.lateness().tracks()[2].late_count(20), 20U);
+  EXPECT_NEAR(steps.lateness().tracks()[2].excess(), 0.3, 0.02);
 }
 
 /// From window 20 on, one of `members` needs 9 ms more, which is 0.8 % of an iteration. Apart from
@@ -676,7 +700,8 @@ TEST(SlownessTest, AmongFewOthersTheirStandardDeviationCounts) {
   EXPECT_FALSE(IsFarBehind(0.03, alike, 1));
   EXPECT_FALSE(IsFarBehind(0.05, wide, 1)) << "these GPUs differ by 2 %";
   EXPECT_FALSE(IsFarBehind(0.05, alike, std::sqrt(2.0))) << "of pairs, the excess must be larger";
-  EXPECT_TRUE(IsFarBehind(0.07, alike, std::sqrt(2.0)));
+  EXPECT_TRUE(IsFarBehind(0.09, alike, std::sqrt(2.0)));
+  EXPECT_FALSE(IsFarBehind(0.07, wide, std::sqrt(2.0)));
   EXPECT_FALSE(IsFarBehind(0.03, {}, 1)) << "without others the usual deviation counts";
 }
 

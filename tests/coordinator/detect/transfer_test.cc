@@ -130,7 +130,7 @@ TEST(DelayMatrixTest, SlowConnectionsWithoutACommonEndAreCongestion) {
   const auto blame = Matrix({{{1, 3}, 2.0}, {{0, 2}, 2.0}}).Find({});
   ASSERT_TRUE(blame);
   EXPECT_TRUE(blame->widespread);
-  EXPECT_EQ(blame->all_hot, 2U);
+  EXPECT_EQ(blame->hot_edges.size(), 2U);
 }
 
 TEST(DelayMatrixTest, NoConnectionStandsOutInAHealthyMatrix) { EXPECT_FALSE(Matrix({}).Find({})); }

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "coordinator/detect/watch.h"
+
+// Compares all connections with each other and with their own past, from time to time. A job with
+// only sends and receives has no operation in which all ranks take part, operations that are
+// minutes apart have no past, and a connection may be slow from the start.
+
+namespace holdfast::detect {
+
+class ConnectionScan {
+ public:
+  explicit ConnectionScan(const DetectorOptions& options);
+
+  /// Adds what a rank sent to a peer.
+  void Add(const RankTransfers& transfers, const CommClass& of, uint32_t world);
+  /// Ends a comparison that has measured enough. `last_operation`: when the last record of an
+  /// operation arrived. `longer`: iterations are longer than before, so that the next comparison
+  /// need not wait.
+  void Advance(Clock::TimePoint now, Clock::TimePoint last_operation, bool longer);
+  /// Whether connections should be measured now.
+  bool measures() const { return measures_; }
+
+  struct Slow {
+    DelayMatrix::Blame blame;
+    bool past = false;  // slower than before, else than the other connections
+    uint64_t operations = 0;
+    Clock::Duration lasting{0};
+  };
+  /// The connections that have been found for long enough.
+  const std::vector<Slow>& slow() const { return slow_; }
+
+ private:
+  using Key = std::pair<uint32_t, uint32_t>;  // sender and receiver
+  /// The connections of the communicators of one class.
+  struct Group {
+    explicit Group(size_t cells_max) : matrix(cells_max) {}
+    DelayMatrix matrix;                      // of this comparison
+    std::map<Key, Recent<double, 8>> usual;  // costs in earlier comparisons that found nothing
+    std::vector<Edge> hot;                   // found by the previous comparison
+    Clock::TimePoint since;                  // begin of the first comparison that found them
+  };
+  bool HasEnough(Clock::TimePoint now, Clock::TimePoint last_operation) const;
+  uint64_t OperationsNeeded(Clock::TimePoint now) const;
+  std::optional<Slow> Compare(const Group& group) const;
+  bool End(Clock::TimePoint now);
+
+  const DetectorOptions options_;
+  std::map<CommClass, Group> groups_;
+  Clock::TimePoint begin_;  // of this comparison, or of the next one
+  bool measures_ = false;
+  bool longer_ = false;
+  std::vector<Slow> slow_;
+};
+
+}  // namespace holdfast::detect

@@ -1,0 +1,191 @@
+#include "coordinator/detect/slow_transfers.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "coordinator/detect/evidence.h"
+
+namespace holdfast::detect {
+namespace {
+
+constexpr uint64_t kMatrixOperations = 16;
+constexpr Clock::Duration kMatrixMin = std::chrono::seconds(5);
+constexpr Clock::Duration kSlowMin = std::chrono::seconds(20);  // least length of a slowdown
+constexpr Clock::Duration kSlowMax = std::chrono::seconds(120);
+constexpr Clock::Duration kMatrixWait = std::chrono::seconds(60);
+constexpr size_t kMatrixCellsPerMember = 16;
+constexpr size_t kWantedMax = 64;
+constexpr double kExplainedShare = 0.5;  // of an operation's slowdown, by the slowest connection
+constexpr size_t kFabricCommsMin = 4;
+
+Verdict SlowVerdict(std::string evidence) {
+  return {.fault = FaultClass::kCommSlow,
+          .ranks = {},
+          .edge = {},
+          .nodes = {},
+          .confidence = 0.5,
+          .action = Action::kAlert,
+          .evidence = {std::move(evidence)}};
+}
+
+/// Describes an operation that is slower than before.
+std::string InWords(const TransferMonitor::Slow& slow, const CommInfo& comm) {
+  return fmt::format(
+      "{} of {} bytes in communicator {:x} takes {} instead of {} (+{:.0f} %), for {:.0f} s, z = "
+      "{:.0f}",
+      NameOf(slow.kind), slow.bytes, comm.id.value, InSeconds(static_cast<uint64_t>(slow.now_ns)),
+      InSeconds(static_cast<uint64_t>(slow.usual_ns)), (slow.now_ns / slow.usual_ns - 1) * 100,
+      slow.lasting_s, slow.z);
+}
+
+/// Names the rank or the connection. `than`: what the connection is compared with.
+void Name(const DelayMatrix::Blame& blame, std::string_view than, uint64_t operations,
+          const Table& table, Verdict& verdict) {
+  verdict.confidence = 0.85;
+  const auto [from, to] = blame.edge;
+  if (blame.rank) {
+    verdict.ranks = {*blame.rank};
+    verdict.nodes = {table.NodeNameOf(blame.rank->value)};
+    verdict.evidence.push_back(fmt::format(
+        "{} of {} connections that rank {} {} are slow; the slowest, rank {} to rank {}, waits "
+        "{:.1f} times as long per byte as {}, z = {:.0f}",
+        blame.hot, blame.populated, blame.rank->value, blame.sends ? "sends on" : "receives on",
+        from.value, to.value, blame.ratio, than, blame.z));
+    return;
+  }
+  verdict.edge = blame.edge;
+  verdict.nodes = {table.NodeNameOf(from.value), table.NodeNameOf(to.value)};
+  if (verdict.nodes[0] == verdict.nodes[1]) verdict.nodes.pop_back();
+  verdict.evidence.push_back(
+      fmt::format("rank {} to rank {} waits {:.1f} times as long per byte as {}, z = {:.0f} ({} "
+                  "operations); either end may be the cause: test both nodes",
+                  from.value, to.value, blame.ratio, than, blame.z, operations));
+}
+
+/// Names the connection of a group of two if it is the only slow one of its class: the operation
+/// has no other connection. Otherwise no connection is known.
+void NamePair(size_t slow_of_class, const CommInfo& comm, const Table& table, Verdict& verdict) {
+  if (comm.members.size() != 2 || slow_of_class != 1) {
+    verdict.evidence.emplace_back("no single connection stands out");
+    return;
+  }
+  verdict.edge = Edge{Rank{comm.members[0]}, Rank{comm.members[1]}};
+  verdict.nodes = {table.NodeNameOf(comm.members[0]), table.NodeNameOf(comm.members[1])};
+  if (verdict.nodes[0] == verdict.nodes[1]) verdict.nodes.pop_back();
+  verdict.evidence.push_back(fmt::format(
+      "only rank {} and rank {} take part, and other groups of two are not slow; either end may be "
+      "the cause: test both",
+      comm.members[0], comm.members[1]));
+}
+
+constexpr std::string_view kUsualConnection = "the usual connection";
+
+}  // namespace
+
+void SlowTransfers::Add(const RankTransfers& transfers, Index comm, const Watches& watches,
+                        const Table& table) {
+  const CommClass of = ClassOf(comm, watches, table);
+  if (const auto pool = pools_.find(of); pool != pools_.end()) pool->second.matrix.Add(transfers);
+  scan_.Add(transfers, of, table.world());
+}
+
+SlowTransfers::Pool& SlowTransfers::OpenPool(const CommClass& of, const Table& table,
+                                             Clock::TimePoint now) {
+  const auto found = pools_.find(of);
+  if (found != pools_.end()) return found->second;
+  size_t members = 0;
+  for (const CommInfo& comm : table.comms()) members += comm.members.size();
+  Pool& pool = pools_.try_emplace(of, kMatrixCellsPerMember * members).first->second;
+  pool.since = now;
+  return pool;
+}
+
+std::vector<Verdict> SlowTransfers::Find(const Watches& watches, const Table& table,
+                                         Clock::TimePoint now, Clock::TimePoint last_operation,
+                                         bool longer) {
+  wanted_.clear();
+  for (const auto& watch : watches) {
+    if (watch) longest_ended_ = std::max(longest_ended_, watch->transfers.longest_ended());
+  }
+  size_t watched = 0;
+  size_t slow_count = 0;
+  // If congestion has ended before without help, more congestion must last longer to be reported.
+  const auto min_duration = std::clamp<Clock::Duration>(longest_ended_ * 3 / 2, kSlowMin, kSlowMax);
+  std::map<CommClass, std::pair<Index, TransferMonitor::Slow>> slowest;
+  std::map<CommClass, size_t> slow_of_class;
+  for (Index comm = 0; comm < watches.size(); ++comm) {
+    if (!watches[comm]) continue;
+    ++watched;
+    const auto slow = watches[comm]->transfers.slow(min_duration);
+    if (!slow) continue;
+    ++slow_count;
+    ++slow_of_class[ClassOf(comm, watches, table)];
+    const auto [at, first] = slowest.try_emplace(ClassOf(comm, watches, table), comm, *slow);
+    if (!first && at->second.second.z < slow->z) at->second = {comm, *slow};
+  }
+  std::erase_if(pools_, [&](const auto& pool) { return slowest.count(pool.first) == 0; });
+  std::optional<Verdict> widespread;
+  std::vector<Verdict> found;
+  for (const auto& [of, example] : slowest) {
+    Pool& pool = OpenPool(of, table, now);
+    for (Index comm = 0; comm < watches.size() && wanted_.size() < kWantedMax; ++comm) {
+      if (watches[comm] && ClassOf(comm, watches, table) == of)
+        wanted_.push_back(table.comm(comm).id);
+    }
+    const auto& [comm, slow] = example;
+    const bool enough =
+        pool.matrix.operations() >= kMatrixOperations && now - pool.since >= kMatrixMin;
+    const auto blame = enough ? pool.matrix.Find(options_) : std::nullopt;
+    pool.widespread |= blame && blame->widespread;
+    // The slowest connection must explain a large part of the operation's slowdown.
+    const bool explains =
+        blame && blame->ratio - 1 >= kExplainedShare * (slow.now_ns / slow.usual_ns - 1);
+    if (explains && !pool.widespread) {
+      Name(*blame, kUsualConnection, pool.matrix.operations(), table,
+           found.emplace_back(SlowVerdict(InWords(slow, table.comm(comm)))));
+    } else if (pool.widespread || now - pool.since > kMatrixWait) {
+      Verdict verdict = SlowVerdict(InWords(slow, table.comm(comm)));
+      if (!pool.widespread) {
+        NamePair(slow_of_class[of], table.comm(comm), table, verdict);
+        found.push_back(std::move(verdict));
+        continue;
+      }
+      verdict.fault = FaultClass::kFabric;
+      verdict.evidence.emplace_back("the slow connections have no common end: no rank is blamed");
+      if (!widespread) widespread = std::move(verdict);
+    }
+  }
+  if (!widespread && slow_count >= kFabricCommsMin && slow_count * 2 >= watched && found.empty()) {
+    widespread = {.fault = FaultClass::kFabric,
+                  .ranks = {},
+                  .edge = {},
+                  .nodes = {},
+                  .confidence = 0.7,
+                  .action = Action::kAlert,
+                  .evidence = {fmt::format(
+                      "transfers are slow in {} of {} communicators at once: no rank is blamed",
+                      slow_count, watched)}};
+  }
+  if (widespread) return {std::move(*widespread)};
+  if (slowest.empty()) Scan(table, now, last_operation, longer, found);
+  return found;
+}
+
+/// Adds what the periodic comparison of all connections has found.
+void SlowTransfers::Scan(const Table& table, Clock::TimePoint now, Clock::TimePoint last_operation,
+                         bool longer, std::vector<Verdict>& verdicts) {
+  scan_.Advance(now, last_operation, longer);
+  for (Index comm = 0; scan_.measures() && comm < table.comms().size(); ++comm) {
+    if (wanted_.size() == kWantedMax) break;
+    if (table.comm(comm).members.size() > 1) wanted_.push_back(table.comm(comm).id);
+  }
+  for (const ConnectionScan::Slow& slow : scan_.slow()) {
+    const auto lasting = std::chrono::duration<double>(slow.lasting);
+    Verdict& verdict = verdicts.emplace_back(SlowVerdict(fmt::format(
+        "all comparisons of the connections have found it for {:.0f} s", lasting.count())));
+    Name(slow.blame, slow.past ? "before" : kUsualConnection, slow.operations, table, verdict);
+  }
+}
+
+}  // namespace holdfast::detect
