@@ -117,6 +117,11 @@ void BindLimits(AgentConfig& config, ConfigSchema& schema) {
              1, 896);
   schema.Add("limits.arena_percent_per_user", &config.arena_percent_per_user,
              "Share of arena.bytes that one user other than root may have, in percent.", 1, 100);
+  schema.AddBytes("limits.disk_bytes_per_job", &config.disk_bytes_per_job,
+                  "Room in data_dirs for the shards of one job, with its parity; 0: no limit.");
+  schema.AddBytes("limits.disk_bytes_per_user", &config.disk_bytes_per_user,
+                  "Room in data_dirs for the shards of all jobs of one user other than root; 0: no "
+                  "limit.");
   schema.Add("shutdown.grace_s", &config.shutdown_grace_s,
              "Time in which an agent that is stopped brings the newest version to disk. Service "
              "managers must leave 30 s more before they kill it.",

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "base/log.h"
+#include "storage/volume/quota_volume.h"
 
 namespace holdfast::agent {
 
@@ -47,6 +48,7 @@ void DiskRetention::Remove(const std::string& job, VersionId version,
   Log(LogLevel::kDebug, "VersionRemoved", {Kv("job", job), Kv("version", ToString(version))});
   for (const ShardKey& key : keys) link_.Report(RemovedReplica{key, Tier::kDisk});
   damage_.ForgetOnDisk(keys);
+  warnings_.Set(DiskQuotaOf(job), "");  // it has room again, or the next write sets it
 }
 
 void DiskRetention::WarnOfQuarantine() {

@@ -7,6 +7,7 @@
 
 #include "base/crash_point.h"
 #include "base/log.h"
+#include "storage/volume/quota_volume.h"
 
 namespace holdfast::agent {
 namespace {
@@ -161,6 +162,7 @@ void SaveService::OnSaveFailed(const ShardKey& key, const Status& why) {
 
 void SaveService::OnStored(const ShardSeal& seal) {
   warnings_.Set(kDiskWarning, "");
+  warnings_.Set(DiskQuotaOf(seal.identity.job), "");
   HOLDFAST_CRASH_POINT("agent.before_report_disk");
   link_.Report(
       StoredReplica{seal.identity, Tier::kDisk, seal.digest(), seal.image_bytes, "", seal.life});
@@ -169,7 +171,9 @@ void SaveService::OnStored(const ShardSeal& seal) {
 void SaveService::OnNotStored(const ShardKey& key, const Status& why) {
   link_.Report(FailedReplica{key, Tier::kDisk, why.message()});
   const bool full = why.code() == ErrorCode::kOutOfSpace;
-  warnings_.Set(kDiskWarning,
+  // The writes of other jobs do not end that a job has no room in its quota.
+  const bool quota = full && why.message().starts_with(kDiskQuota);
+  warnings_.Set(quota ? DiskQuotaOf(key.job) : kDiskWarning,
                 fmt::format("{}: {}", full ? "disk full" : "disk failed", why.message()));
   PostNotice(NoticeKind::kFailed, key, Tier::kDisk, why);
 }

@@ -36,6 +36,7 @@
 #include "coordinator/api/certificate_keeper.h"
 #include "storage/remote/remote_directory.h"
 #include "storage/remote/remote_url.h"
+#include "storage/volume/quota_volume.h"
 #include "storage/volume/volume.h"
 
 namespace holdfast::agent {
@@ -203,7 +204,12 @@ Status AgentApplication::OpenVolume() {
   io_warning_ = IoWarning(dirs);
   VolumeOptions options{config_.cluster, config_.node, io,
                         [this](const std::string& job) { return file_owners_->Of(job); }};
-  HOLDFAST_ASSIGN_OR_RETURN(volume_, Volume::Open(std::move(dirs), options, clock_));
+  HOLDFAST_ASSIGN_OR_RETURN(auto volume, Volume::Open(std::move(dirs), options, clock_));
+  DiskQuotas quotas;
+  quotas.job_bytes = config_.disk_bytes_per_job;
+  quotas.user_bytes = config_.disk_bytes_per_user;
+  quotas.owner = [this](const std::string& job) { return owners_.Find(job).uid; };
+  volume_ = WithQuotas(std::move(volume), std::move(quotas), clock_);
   for (const std::string& text : volume_->recovery().quarantined) {
     Log(LogLevel::kWarn, "Quarantined", {Kv("what", text)});
   }

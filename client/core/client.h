@@ -62,6 +62,9 @@ class Client : private LinkObserver {
   Result<std::unique_ptr<VersionReader>> OpenReader(std::optional<VersionId> wanted,
                                                     uint64_t timeout_ms);
   Status ListVersion(VersionReader& reader, uint64_t timeout_ms);
+  Result<const holdfast_reader_info*> ListTensors(VersionReader& reader, uint64_t timeout_ms);
+  Result<holdfast_extra> ReadExtra(VersionReader& reader, Rank rank, const char* name,
+                                   uint64_t timeout_ms);
   Status LoadTensors(VersionReader& reader, const StateDescription& wanted, uint64_t timeout_ms);
   /// Returns a difference that the latest Restore() or LoadTensors() found; nullptr beyond the
   /// last.

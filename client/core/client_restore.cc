@@ -102,6 +102,18 @@ Status Client::ListVersion(VersionReader& reader, uint64_t timeout_ms) {
   return reader.List(After(timeout_ms));
 }
 
+Result<const holdfast_reader_info*> Client::ListTensors(VersionReader& reader,
+                                                        uint64_t timeout_ms) {
+  const LoadInProgress load(*this);
+  return reader.Tensors(After(timeout_ms));
+}
+
+Result<holdfast_extra> Client::ReadExtra(VersionReader& reader, Rank rank, const char* name,
+                                         uint64_t timeout_ms) {
+  const LoadInProgress load(*this);
+  return reader.Extra(rank, name, After(timeout_ms));
+}
+
 Status Client::LoadTensors(VersionReader& reader, const StateDescription& wanted,
                            uint64_t timeout_ms) {
   const LoadInProgress load(*this);

@@ -15,11 +15,6 @@
 #include "storage/format/version_index_builder.h"
 
 namespace holdfast::client {
-namespace {
-// The shape of a scalar.
-constexpr uint64_t kNoDimensions[1] = {0};
-}  // namespace
-
 WindowMapping::~WindowMapping() {
   if (!memory_.empty()) ::munmap(const_cast<std::byte*>(memory_.data()), memory_.size());
 }
@@ -43,38 +38,6 @@ Result<WindowMapping> WindowMapping::Map(int fd, uint64_t bytes, int seals) {
     return Fail(ErrnoStatus(errno, "madvise(MADV_DONTFORK)"));
   }
   return mapping;
-}
-
-const char* ContentTables::Kept(std::string_view name) {
-  auto kept = names_.find(name);
-  if (kept == names_.end()) kept = names_.emplace(name).first;
-  return kept->c_str();
-}
-
-const uint64_t* ContentTables::Kept(std::span<const uint64_t> numbers) {
-  if (numbers.empty()) return kNoDimensions;
-  return numbers_.emplace(numbers.begin(), numbers.end()).first->data();
-}
-
-void ContentTables::AddPiece(uint32_t rank, std::string_view name, DType dtype,
-                             std::span<const uint64_t> shape,
-                             std::span<const uint64_t> global_shape,
-                             std::span<const uint64_t> offset) {
-  pieces_.push_back({Kept(name), rank, static_cast<uint32_t>(dtype),
-                     static_cast<uint32_t>(shape.size()), 0, Kept(shape), Kept(global_shape),
-                     Kept(offset)});
-}
-
-void ContentTables::AddExtra(uint32_t rank, std::string_view name, std::string bytes) {
-  const std::string& kept = contents_.emplace_back(std::move(bytes));
-  extras_.push_back({rank, 0, {Kept(name), kept.c_str(), kept.size()}});
-}
-
-void ContentTables::Show(holdfast_reader_info* info) const {
-  info->pieces = pieces_.data();
-  info->piece_count = pieces_.size();
-  info->extras = extras_.data();
-  info->extra_count = extras_.size();
 }
 
 Result<std::unique_ptr<VersionReader>> VersionReader::Open(AgentLink& link,
@@ -284,13 +247,18 @@ Status VersionReader::ReadIndex(const AgentLink::Use& use, MonotonicTime deadlin
   return Status::Ok();
 }
 
+Result<AgentLink::Use> VersionReader::EnterWithIndex(MonotonicTime deadline) {
+  HOLDFAST_RETURN_IF_ERROR(link_.AwaitConnected(deadline));
+  HOLDFAST_ASSIGN_OR_RETURN(AgentLink::Use use, link_.Enter());
+  HOLDFAST_RETURN_IF_ERROR(OpenAgain(use, deadline));
+  HOLDFAST_RETURN_IF_ERROR(ReadIndex(use, deadline));
+  return use;
+}
+
 Status VersionReader::List(MonotonicTime deadline) {
   MutexLock lock(mutex_);
   if (tables_ != nullptr) return Status::Ok();
-  HOLDFAST_RETURN_IF_ERROR(link_.AwaitConnected(deadline));
-  HOLDFAST_ASSIGN_OR_RETURN(const AgentLink::Use use, link_.Enter());
-  HOLDFAST_RETURN_IF_ERROR(OpenAgain(use, deadline));
-  HOLDFAST_RETURN_IF_ERROR(ReadIndex(use, deadline));
+  HOLDFAST_ASSIGN_OR_RETURN(const AgentLink::Use use, EnterWithIndex(deadline));
   tables_ = std::make_unique<ContentTables>();
   const Status filled = FillTables(use, deadline);
   if (filled.ok()) {
@@ -308,18 +276,53 @@ const holdfast_reader_info& VersionReader::all() {
   return info_;
 }
 
+Result<const holdfast_reader_info*> VersionReader::Tensors(MonotonicTime deadline) {
+  MutexLock lock(mutex_);
+  if (tensor_tables_ != nullptr) return &tensors_;
+  HOLDFAST_ASSIGN_OR_RETURN([[maybe_unused]] const AgentLink::Use use, EnterWithIndex(deadline));
+  auto tables = std::make_unique<ContentTables>();
+  HOLDFAST_RETURN_IF_ERROR(ListTensors(*index_, *tables));
+  tensor_tables_ = std::move(tables);
+  tensors_ = own_info_;
+  tensor_tables_->Show(&tensors_);
+  return &tensors_;
+}
+
+Result<holdfast_extra> VersionReader::Extra(Rank rank, const std::string& name,
+                                            MonotonicTime deadline) {
+  for (size_t i = 0; i < own_info_.extra_count; ++i) {
+    const holdfast_rank_extra& own = own_info_.extras[i];
+    if (own.rank == rank.value && own.extra.name == name) return own.extra;
+  }
+  MutexLock lock(mutex_);
+  auto known = extras_.find({rank, name});
+  if (known == extras_.end()) {
+    HOLDFAST_ASSIGN_OR_RETURN(const AgentLink::Use use, EnterWithIndex(deadline));
+    HOLDFAST_ASSIGN_OR_RETURN(const VersionIndex::Shard shard, index_->ShardOf(rank));
+    HOLDFAST_ASSIGN_OR_RETURN(const auto extras, index_->ExtrasOf(shard));
+    const auto found = std::ranges::find(extras, name, &VersionIndex::Extra::name);
+    if (found == extras.end()) {
+      return Fail(NotFoundError("the shard of rank " + std::to_string(rank.value) + " in version " +
+                                ToString(version()) + " has no extra '" + name + "'"));
+    }
+    auto content = ContentOf(use, shard, *found, deadline);
+    if (!content) {
+      CloseAtAgent(use);  // a late answer may still be written into the window
+      return Fail(content.error());
+    }
+    const std::string& kept = *contents_.insert(*std::move(content)).first;
+    known = extras_.emplace(std::pair(rank, name), kept).first;
+  }
+  const auto& [key, content] = *known;
+  return holdfast_extra{key.second.c_str(), content.data(), content.size()};
+}
+
 Status VersionReader::FillTables(const AgentLink::Use& use, MonotonicTime deadline) {
   for (uint64_t i = 0; i < index_->shards(); ++i) {
     HOLDFAST_ASSIGN_OR_RETURN(const VersionIndex::Shard shard, index_->ShardAt(i));
     HOLDFAST_ASSIGN_OR_RETURN(const VersionIndex::Class of, index_->ClassAt(shard.shard_class));
     for (uint64_t t = 0; t < of.tensors; ++t) {
-      HOLDFAST_ASSIGN_OR_RETURN(const VersionIndex::Tensor tensor, index_->TensorAt(of, t));
-      HOLDFAST_ASSIGN_OR_RETURN(const VersionIndex::Name name, index_->NameAt(tensor.name));
-      HOLDFAST_ASSIGN_OR_RETURN(const auto offset, index_->OffsetOf(tensor, of, shard.position));
-      const std::string text =
-          std::string(name.text) + (name.marked ? std::to_string(shard.rank.value) : "");
-      tables_->AddPiece(shard.rank.value, text, tensor.dtype, tensor.shape, tensor.global_shape,
-                        offset);
+      HOLDFAST_RETURN_IF_ERROR(AddTensor(*index_, of, t, shard.position, *tables_));
     }
     HOLDFAST_RETURN_IF_ERROR(AddExtras(use, shard, deadline));
   }
@@ -330,14 +333,18 @@ Status VersionReader::AddExtras(const AgentLink::Use& use, const VersionIndex::S
                                 MonotonicTime deadline) {
   HOLDFAST_ASSIGN_OR_RETURN(const auto extras, index_->ExtrasOf(shard));
   for (const VersionIndex::Extra& extra : extras) {
-    std::string content(extra.content.value_or(""));
-    if (!extra.content) {
-      HOLDFAST_ASSIGN_OR_RETURN(
-          content, ReadBytes(use, shard, extra.begin, extra.begin + extra.bytes, deadline));
-    }
+    HOLDFAST_ASSIGN_OR_RETURN(std::string content, ContentOf(use, shard, extra, deadline));
     tables_->AddExtra(shard.rank.value, extra.name, std::move(content));
   }
   return Status::Ok();
+}
+
+Result<std::string> VersionReader::ContentOf(const AgentLink::Use& use,
+                                             const VersionIndex::Shard& shard,
+                                             const VersionIndex::Extra& extra,
+                                             MonotonicTime deadline) {
+  if (extra.content) return std::string(*extra.content);
+  return ReadBytes(use, shard, extra.begin, extra.begin + extra.bytes, deadline);
 }
 
 Result<std::string> VersionReader::ReadBytes(const AgentLink::Use& use,

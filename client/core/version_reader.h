@@ -4,19 +4,21 @@
 
 #include <atomic>
 #include <cstdint>
-#include <deque>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "agent/api/version_listing.h"
 #include "base/ids.h"
 #include "base/mutex.h"
 #include "client/core/agent_link.h"
+#include "client/core/content_tables.h"
 #include "client/core/options.h"
 #include "client/core/read_plan.h"
 #include "storage/format/version_index.h"
@@ -42,31 +44,6 @@ class WindowMapping {
   std::span<const std::byte> memory_;
 };
 
-/// What a shard contains, in the form of the C interface. The tables stay where they are until the
-/// object is destroyed.
-class ContentTables {
- public:
-  ContentTables() = default;
-  ContentTables(const ContentTables&) = delete;
-  ContentTables& operator=(const ContentTables&) = delete;
-
-  void AddPiece(uint32_t rank, std::string_view name, DType dtype, std::span<const uint64_t> shape,
-                std::span<const uint64_t> global_shape, std::span<const uint64_t> offset);
-  void AddExtra(uint32_t rank, std::string_view name, std::string bytes);
-  /// Fills the tables of `info`.
-  void Show(holdfast_reader_info* info) const;
-
- private:
-  const char* Kept(std::string_view name);
-  const uint64_t* Kept(std::span<const uint64_t> numbers);
-
-  std::set<std::string, std::less<>> names_;
-  std::set<std::vector<uint64_t>> numbers_;
-  std::deque<std::string> contents_;
-  std::vector<holdfast_piece> pieces_;
-  std::vector<holdfast_rank_extra> extras_;
-};
-
 /// Reads the shards of a committed version, as holdfast_reader_open promises. It begins with the
 /// shard that this rank saved itself, and reads the index of all shards when that does not suffice.
 /// The agent closes its side when the connection is lost; the next load opens the same version
@@ -88,6 +65,11 @@ class VersionReader {
   Status List(MonotonicTime deadline);
   /// The content of all shards; only version, tier and world before List() has succeeded.
   const holdfast_reader_info& all();
+  /// Returns each tensor of the version once, as the lowest rank that saved it described it.
+  /// Without extras.
+  Result<const holdfast_reader_info*> Tensors(MonotonicTime deadline);
+  /// Returns the extra `name` of a shard. NotFound: the shard has none.
+  Result<holdfast_extra> Extra(Rank rank, const std::string& name, MonotonicTime deadline);
   /// Fills the tensors of `wanted`. When it returns FailedPrecondition, `differences` has the
   /// reasons, one sentence each.
   Status Load(const StateDescription& wanted, MonotonicTime deadline,
@@ -106,9 +88,14 @@ class VersionReader {
   Status BuildIndex(std::span<const agent::ListedShard> listing, VersionId version)
       HOLDFAST_REQUIRES(mutex_);
   Status ReadIndex(const AgentLink::Use& use, MonotonicTime deadline) HOLDFAST_REQUIRES(mutex_);
+  /// The connection, with the index of this reader's version.
+  Result<AgentLink::Use> EnterWithIndex(MonotonicTime deadline) HOLDFAST_REQUIRES(mutex_);
   Status FillTables(const AgentLink::Use& use, MonotonicTime deadline) HOLDFAST_REQUIRES(mutex_);
   Status AddExtras(const AgentLink::Use& use, const VersionIndex::Shard& shard,
                    MonotonicTime deadline) HOLDFAST_REQUIRES(mutex_);
+  Result<std::string> ContentOf(const AgentLink::Use& use, const VersionIndex::Shard& shard,
+                                const VersionIndex::Extra& extra, MonotonicTime deadline)
+      HOLDFAST_REQUIRES(mutex_);
   /// Reads bytes of a shard's image.
   Result<std::string> ReadBytes(const AgentLink::Use& use, const VersionIndex::Shard& shard,
                                 uint64_t begin, uint64_t end, MonotonicTime deadline)
@@ -144,6 +131,11 @@ class VersionReader {
   std::vector<uint32_t> near_ HOLDFAST_GUARDED_BY(mutex_);
   std::unique_ptr<ContentTables> tables_ HOLDFAST_GUARDED_BY(mutex_);
   holdfast_reader_info info_ HOLDFAST_GUARDED_BY(mutex_){};
+  std::unique_ptr<ContentTables> tensor_tables_ HOLDFAST_GUARDED_BY(mutex_);
+  holdfast_reader_info tensors_ HOLDFAST_GUARDED_BY(mutex_){};
+  // By rank and name. Views of contents_, where those that many ranks have are once.
+  std::map<std::pair<Rank, std::string>, std::string_view> extras_ HOLDFAST_GUARDED_BY(mutex_);
+  std::set<std::string> contents_ HOLDFAST_GUARDED_BY(mutex_);
   WindowMapping mapping_ HOLDFAST_GUARDED_BY(mutex_);  // the agent writes its places
   uint32_t number_ HOLDFAST_GUARDED_BY(mutex_) = 0;    // of the reader at the agent
   uint64_t epoch_ HOLDFAST_GUARDED_BY(mutex_) = 0;     // of the connection; 0: not open there

@@ -61,6 +61,33 @@ const holdfast_reader_info* holdfast_reader_get(const holdfast_reader* reader) {
   return &reader->core->all();
 }
 
+holdfast_code holdfast_reader_tensors(holdfast_reader* reader, uint32_t timeout_ms,
+                                      const holdfast_reader_info** info, holdfast_error* error) {
+  if (info != nullptr) *info = nullptr;
+  return Guarded(error, [&]() -> Status {
+    if (reader == nullptr || info == nullptr) {
+      return holdfast::InvalidArgumentError("reader or info is NULL");
+    }
+    HOLDFAST_RETURN_IF_ERROR(reader->client->CheckProcess());
+    HOLDFAST_ASSIGN_OR_RETURN(*info, reader->client->ListTensors(*reader->core, timeout_ms));
+    return Status::Ok();
+  });
+}
+
+holdfast_code holdfast_reader_extra(holdfast_reader* reader, uint32_t rank, const char* name,
+                                    uint32_t timeout_ms, holdfast_extra* extra,
+                                    holdfast_error* error) {
+  return Guarded(error, [&]() -> Status {
+    if (reader == nullptr || name == nullptr || extra == nullptr) {
+      return holdfast::InvalidArgumentError("reader, name or extra is NULL");
+    }
+    HOLDFAST_RETURN_IF_ERROR(reader->client->CheckProcess());
+    HOLDFAST_ASSIGN_OR_RETURN(
+        *extra, reader->client->ReadExtra(*reader->core, holdfast::Rank{rank}, name, timeout_ms));
+    return Status::Ok();
+  });
+}
+
 holdfast_code holdfast_reader_load(holdfast_reader* reader, const holdfast_tensor* tensors,
                                    size_t count, uint32_t timeout_ms, holdfast_error* error) {
   return Guarded(error, [&]() -> Status {

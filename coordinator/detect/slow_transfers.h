@@ -23,7 +23,7 @@ class SlowTransfers {
                             Clock::TimePoint last_operation, bool longer);
   /// Communicators whose connections should be measured. Set by Find.
   const std::vector<CommunicatorId>& wanted() const { return wanted_; }
-  /// Whether transfers of a communicator are slow at present. Set by the last search.
+  /// Whether transfers of a communicator are slow at present. Set by Find.
   bool any_slow() const { return !pools_.empty(); }
 
  private:

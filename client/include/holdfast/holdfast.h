@@ -533,6 +533,20 @@ HOLDFAST_API holdfast_code holdfast_reader_list(holdfast_reader* reader, uint32_
  * fails, `piece_count` and `extra_count` are 0; call holdfast_reader_list for the reason. */
 HOLDFAST_API const holdfast_reader_info* holdfast_reader_get(const holdfast_reader* reader);
 
+/* Returns each tensor of the version once in `*info`: the first piece of the lowest rank that has
+ * it. `*info` has no extras; it is valid until the reader is closed. The time and the memory for
+ * this grow with the number of tensors, and with the world only where each rank saved a tensor
+ * whose name ends in "@rank" and its number. */
+HOLDFAST_API holdfast_code holdfast_reader_tensors(holdfast_reader* reader, uint32_t timeout_ms,
+                                                   const holdfast_reader_info** info,
+                                                   holdfast_error* error);
+
+/* Returns the extra `name` of the shard of `rank` in the world that saved it; valid until the
+ * reader is closed. NotFound: the shard has none of that name, or the world has no such rank. */
+HOLDFAST_API holdfast_code holdfast_reader_extra(holdfast_reader* reader, uint32_t rank,
+                                                 const char* name, uint32_t timeout_ms,
+                                                 holdfast_extra* extra, holdfast_error* error);
+
 /* Fills `tensors` from all pieces that overlap them. Each tensor is a box of a global tensor, given
  * by name, shape, global_shape and offset. The tensors need not be those of holdfast_open, and
  * several may have the same name. Pieces may overlap each other, as tensor replicas do; any of them

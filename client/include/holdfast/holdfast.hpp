@@ -402,15 +402,27 @@ class VersionReader {
     return pieces;
   }
 
-  /// Returns the extra state that `rank` of the saving world saved under `name`, if any.
-  std::optional<std::string_view> extra(uint32_t rank, std::string_view name) const {
-    const holdfast_reader_info& all = info();
-    for (size_t i = 0; i < all.extra_count; ++i) {
-      const holdfast_rank_extra& of = all.extras[i];
-      if (of.rank != rank || name != of.extra.name) continue;
-      return std::string_view(static_cast<const char*>(of.extra.data), of.extra.bytes);
-    }
-    return std::nullopt;
+  /// Returns each tensor of the version once; see holdfast_reader_tensors.
+  Result<std::vector<Piece>> Tensors(Milliseconds timeout = Milliseconds(120'000)) const {
+    const holdfast_reader_info* once = nullptr;
+    holdfast_error error;
+    const holdfast_code code =
+        holdfast_reader_tensors(reader_.get(), detail::ToMilliseconds(timeout), &once, &error);
+    if (code != HOLDFAST_OK) return Status::From(code, error);
+    return PiecesOf(*once);
+  }
+
+  /// Returns the extra state that `rank` of the saving world saved under `name`, if any; see
+  /// holdfast_reader_extra.
+  std::optional<std::string_view> extra(uint32_t rank, std::string_view name,
+                                        Milliseconds timeout = Milliseconds(120'000)) const {
+    holdfast_extra found;
+    holdfast_error error;
+    const holdfast_code code =
+        holdfast_reader_extra(reader_.get(), rank, std::string(name).c_str(),
+                              detail::ToMilliseconds(timeout), &found, &error);
+    if (code != HOLDFAST_OK) return std::nullopt;
+    return std::string_view(static_cast<const char*>(found.data), found.bytes);
   }
 
   /// See holdfast_reader_load.

@@ -84,6 +84,37 @@ class VersionReader {
     return extras;
   }
 
+  /// Each tensor once.
+  nb::list Tensors(uint32_t timeout_ms) const {
+    own();
+    const holdfast_reader_info* info = nullptr;
+    holdfast_error error{};
+    holdfast_code code;
+    {
+      nb::gil_scoped_release unlocked;
+      const Interruptible interruptible;
+      code = holdfast_reader_tensors(reader_, timeout_ms, &info, &error);
+    }
+    Check(code, error);
+    return Pieces(*info);
+  }
+
+  std::optional<nb::bytes> Extra(uint32_t rank, const std::string& name,
+                                 uint32_t timeout_ms) const {
+    own();
+    holdfast_extra extra{};
+    holdfast_error error{};
+    holdfast_code code;
+    {
+      nb::gil_scoped_release unlocked;
+      const Interruptible interruptible;
+      code = holdfast_reader_extra(reader_, rank, name.c_str(), timeout_ms, &extra, &error);
+    }
+    if (code == HOLDFAST_NOT_FOUND) return std::nullopt;
+    Check(code, error);
+    return nb::bytes(static_cast<const char*>(extra.data), extra.bytes);
+  }
+
   void Load(const nb::sequence& tensors, uint32_t timeout_ms) {
     own();
     TensorList list(tensors);
@@ -140,6 +171,8 @@ void BindReader(nb::module_& module) {
             return VersionReader::Extras(reader.all(timeout_ms));
           },
           "timeout_ms"_a)
+      .def("tensors", &VersionReader::Tensors, "timeout_ms"_a)
+      .def("extra", &VersionReader::Extra, "rank"_a, "name"_a, "timeout_ms"_a)
       .def("load", &VersionReader::Load, "tensors"_a, "timeout_ms"_a)
       .def("close", &VersionReader::Close);
 }

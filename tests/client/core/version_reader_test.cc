@@ -13,6 +13,7 @@ using ::testing::HasSubstr;
 /// The agent's side of one reader: a version of one shard that has the tensor "w".
 struct ReaderScript {
   std::string image;
+  std::vector<std::string> others;  // images of the further ranks
   bool sealed = true;
   bool with_memory = true;
   uint64_t memory_bytes = agent::kReadWindowBytes + (1 << 20);
@@ -49,16 +50,25 @@ struct ReaderScript {
     memory = {static_cast<std::byte*>(base), memory_bytes};
   }
 
+  const std::string& ImageOf(uint32_t rank) const { return rank == 0 ? image : others[rank - 1]; }
+
   bool OnOpen(int socket, const agent::FindRestoreMessage& message) {
     ++opened;
     wanted_steps.push_back(message.wanted_step);
     MakeMemory();
-    const auto bytes = std::as_bytes(std::span(image));
-    const uint64_t header = HeaderBytes(bytes.first(8), bytes.size()).value();
-    const agent::ListedShard shard{0, true, bytes.size(), bytes.first(header), {}};
-    const uint64_t listing = agent::ListingBytes({&shard, 1});
+    std::vector<agent::ListedShard> shards;
+    for (uint32_t rank = 0; rank <= others.size(); ++rank) {
+      const auto bytes = std::as_bytes(std::span(ImageOf(rank)));
+      const uint64_t header = HeaderBytes(bytes.first(8), bytes.size()).value();
+      const ParsedImage parsed = ParseImage(bytes.first(header), bytes.size()).value();
+      const uint64_t extras =
+          parsed.extras.empty() ? bytes.size() - header : parsed.extras[0].begin;
+      shards.push_back(
+          {rank, true, bytes.size(), bytes.first(header), bytes.subspan(header + extras)});
+    }
+    const uint64_t listing = agent::ListingBytes(shards);
     if (memory.size() >= agent::kReadWindowBytes + listing) {
-      agent::WriteListing({&shard, 1}, memory.subspan(agent::kReadWindowBytes, listing));
+      agent::WriteListing(shards, memory.subspan(agent::kReadWindowBytes, listing));
       if (spoil) spoil(memory.subspan(agent::kReadWindowBytes, listing));
     }
     agent::ReplyMessage reply;
@@ -83,9 +93,10 @@ struct ReaderScript {
     EXPECT_EQ(message.reader, 5U);
     EXPECT_LT(message.place, agent::kReadPlaces);
     EXPECT_LE(message.bytes, agent::kReadPlaceBytes);
-    EXPECT_LE(message.offset + message.bytes, image.size());
+    const std::string& from = ImageOf(message.rank);
+    EXPECT_LE(message.offset + message.bytes, from.size());
     std::memcpy(memory.data() + message.place * agent::kReadPlaceBytes,
-                image.data() + message.offset, message.bytes);
+                from.data() + message.offset, message.bytes);
     agent::ReplyMessage reply;
     reply.header.ticket = message.header.ticket;
     reply.code = static_cast<uint32_t>(read.code());
@@ -132,6 +143,21 @@ class VersionReaderTest : public ClientFixture {
     image.append(reinterpret_cast<const char*>(values.data()), values.size() * 4);
     return image;
   }
+  /// An image of a world of three. Each rank has a part of "w", an own tensor in two slices and two
+  /// extras; the last rank has one more tensor.
+  static std::string ImageOfThree(uint32_t rank) {
+    const std::string own = "own@rank" + std::to_string(rank);
+    std::vector<TensorSpec> specs = {{"w", DType::kF32, {1}, {3}, {rank}},
+                                     {own, DType::kF32, {1}, {2}, {0}},
+                                     {own + kSliceSeparator + "1", DType::kF32, {1}, {2}, {1}}};
+    if (rank == 2) specs.push_back({"last", DType::kF32, {1}, {1}, {0}});
+    const ShardIdentity identity{"job", {Incarnation{3}, Step{9}}, Rank{rank}, 3};
+    const std::vector<ExtraSize> extras = {{"small", 1}, {"large", 5000}};
+    const auto layout = ImageLayout::Plan(specs);
+    std::string image = layout->RenderHeader(identity, extras).value();
+    image.append(layout->tensor_bytes(), '\0');
+    return image.append(1, 's').append(5000, static_cast<char>('a' + rank));
+  }
   /// Only the agent's thread accesses the script while the agent runs.
   void Edit(const std::function<void(ReaderScript&)>& edit) {
     agent_->Edit([&](Script&) { edit(script_); });
@@ -166,6 +192,47 @@ TEST_F(VersionReaderTest, ListsAndLoads) {
     Edit([&](ReaderScript& script) { closed = script.closed; });
     return closed == 1;
   }));
+}
+
+TEST_F(VersionReaderTest, EachTensorIsListedOnceAndExtrasAreReadOneByOne) {
+  Edit([&](ReaderScript& script) {
+    script.image = ImageOfThree(0);
+    script.others = {ImageOfThree(1), ImageOfThree(2)};
+    script.world = 3;
+  });
+  ASSERT_EQ(OpenReader(), HOLDFAST_OK) << Message();
+  const holdfast_reader_info* info = nullptr;
+  ASSERT_EQ(holdfast_reader_tensors(reader_, 20'000, &info, &error_), HOLDFAST_OK) << Message();
+  EXPECT_EQ(info->world, 3U);
+  EXPECT_EQ(info->extra_count, 0U);
+  std::vector<std::pair<std::string, uint32_t>> found;
+  for (size_t i = 0; i < info->piece_count; ++i) {
+    found.emplace_back(info->pieces[i].name, info->pieces[i].rank);
+  }
+  EXPECT_THAT(found, ::testing::UnorderedElementsAre(
+                         std::pair("w", 0), std::pair("own@rank0", 0), std::pair("own@rank1", 1),
+                         std::pair("own@rank2", 2), std::pair("last", 2)));
+  Edit([](ReaderScript& script) { EXPECT_EQ(script.reads, 0U); });
+
+  holdfast_extra extra{};
+  const auto read = [&](uint32_t rank, const char* name) {
+    return holdfast_reader_extra(reader_, rank, name, 20'000, &extra, &error_);
+  };
+  const auto text = [&] { return std::string(static_cast<const char*>(extra.data), extra.bytes); };
+  for (uint32_t rank = 0; rank < 3; ++rank) {
+    ASSERT_EQ(read(rank, "small"), HOLDFAST_OK) << Message();
+    EXPECT_EQ(text(), "s");
+    ASSERT_EQ(read(rank, "large"), HOLDFAST_OK) << Message();
+    EXPECT_EQ(text(), std::string(5000, static_cast<char>('a' + rank)));
+  }
+  ASSERT_EQ(read(2, "large"), HOLDFAST_OK) << Message();
+  Edit([](ReaderScript& script) {
+    EXPECT_EQ(script.reads, 2U) << "of the large extras of ranks 1 and 2, once each";
+  });
+  EXPECT_EQ(read(1, "other"), HOLDFAST_NOT_FOUND);
+  EXPECT_EQ(read(3, "small"), HOLDFAST_NOT_FOUND);
+  EXPECT_EQ(read(1, nullptr), HOLDFAST_INVALID_ARGUMENT);
+  EXPECT_EQ(holdfast_reader_tensors(reader_, 1, nullptr, &error_), HOLDFAST_INVALID_ARGUMENT);
 }
 
 TEST_F(VersionReaderTest, ItsOwnShardIsReadInPlace) {

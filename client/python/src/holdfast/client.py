@@ -119,6 +119,16 @@ class VersionReader:
             result.setdefault(rank, {})[name] = data
         return result
 
+    def tensors(self, timeout: float = 120.0) -> list[Piece]:
+        """Each tensor of the version once, as the lowest rank described it that saved it. Unlike
+        that of `pieces`, the time does not grow with the number of ranks, except for tensors that
+        each rank has of its own."""
+        return [Piece(*piece) for piece in self._native.tensors(_ms(timeout))]
+
+    def extra(self, rank: int, name: str, timeout: float = 120.0) -> bytes | None:
+        """One extra of the shard of a rank. None if the shard has none of that name."""
+        return self._native.extra(rank, name, _ms(timeout))
+
     def load(self, tensors: Sequence[Tensor], timeout: float = 120.0) -> None:
         """Fills host tensors from the pieces that overlap them. Each tensor is a box of the global
         tensor of its name.

@@ -40,8 +40,8 @@ class Saved:
     def __init__(self, reader: VersionReader, rank: int, world: int,
                  own_only: bool = False) -> None:
         self.reader, self.rank, self.world = reader, rank, world
-        self._extras = {rank: reader.own_extras()} if own_only else reader.extras()
-        self._values: dict[int, tuple[Any, Any]] = {}
+        #: Extras by their bytes. Many ranks have the same layout.
+        self._decoded: dict[bytes, Any] = {}
         self.layout, self.state = self.values_of(rank % reader.world)
         #: Format 1 is that of releases without rank-local tensors.
         self.keeps_apart = self.layout.get("format", 1) >= 2
@@ -53,9 +53,9 @@ class Saved:
         #: Name in the state → qualifier → name in the version.
         self._by_name: dict[str, dict[str, str]] = {}
         self._own: set[str] = set(self.layout.get("held", ()))
-        for piece in reader.own_pieces() if own_only else reader.pieces():
-            if piece.rank == rank:
-                self._own.add(piece.name)
+        own_pieces = reader.own_pieces()
+        self._own.update(piece.name for piece in own_pieces if piece.rank == rank)
+        for piece in own_pieces if own_only else reader.tensors():
             if piece.name not in self.pieces and not piece.name.startswith(SAMPLES):
                 self.pieces[piece.name] = piece
                 self._file(self._by_name, piece.name, piece.name)
@@ -72,23 +72,23 @@ class Saved:
 
     def values_of(self, rank: int) -> tuple[Any, Any]:
         """The (layout, state) of a rank, in the format of docs/formats/torch.md."""
-        if rank not in self._values:
-            self._values[rank] = self._decoded(rank)
-        return self._values[rank]
+        return self._extra(rank, LAYOUT), self._extra(rank, STATE)
 
-    def _decoded(self, rank: int) -> tuple[Any, Any]:
-        extras = self._extras.get(rank, {})
-        if LAYOUT not in extras or STATE not in extras:
+    def _extra(self, rank: int, name: str) -> Any:
+        extra = self.reader.extra(rank, name)
+        if extra is None:
             raise StateMismatchError([f"version {self.reader.version} was not saved by "
-                                      f"holdfast.torch: it has no extra {LAYOUT}"])
-        return values.loads(extras[LAYOUT]), values.loads(extras[STATE])
+                                      f"holdfast.torch: it has no extra {name}"])
+        if extra not in self._decoded:
+            self._decoded[extra] = values.loads(extra)
+        return self._decoded[extra]
 
     def _layouts(self) -> Iterator[Any]:
         """The layouts that may describe tensors that this rank restores."""
         yield self.layout
         if not self.same_world and self.keeps_apart:
             for rank in range(self.reader.world):
-                yield self.values_of(rank)[0]
+                yield self._extra(rank, LAYOUT)
 
     @functools.cached_property
     def types(self) -> dict[str, str]:
