@@ -27,8 +27,8 @@ struct Answer {
   Status error;  // the source's, from an Error frame
 };
 
-/// Receives the next frame of a stream, without the payload if it is a Data frame. `position` is how
-/// far the stream is. After an error, the connection is unusable.
+/// Receives the next frame of a stream, without the payload if it is a Data frame. `position` is
+/// how far the stream is. After an error, the connection is unusable.
 Result<Answer> ReceiveAnswer(Channel& channel, const FrameStamp& stamp, uint64_t position,
                              Clock::TimePoint deadline) {
   Answer answer;

@@ -18,9 +18,9 @@ namespace holdfast::agent {
 /// has. A coordinator that has lost its store learns from the agents which versions were committed,
 /// and whether their shards are the committed ones.
 ///
-/// A file of the volume keeps the record. `background` writes the file, at most once in two seconds,
-/// so that a job that saves every step does not sync a file for each of them. After a crash before
-/// the write, the newest commits are unknown, and nothing false is reported.
+/// A file of the volume keeps the record. `background` writes the file, at most once in two
+/// seconds, so that a job that saves every step does not sync a file for each of them. After a
+/// crash before the write, the newest commits are unknown, and nothing false is reported.
 ///
 /// Thread-safe. Calls the link with its mutex held.
 class KnownCommits {

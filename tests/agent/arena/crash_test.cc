@@ -10,8 +10,9 @@
 #include "tests/agent/arena/arena_fixture.h"
 #include "tests/agent/arena/crash_events.h"
 
-// Kills an agent at every crash point and at random instants, repeatedly over the same memory. After
-// each crash, the next agent adopts the memory and must find everything that was acknowledged.
+// Kills an agent at every crash point and at random instants, repeatedly over the same memory.
+// After each crash, the next agent adopts the memory and must find everything that was
+// acknowledged.
 
 namespace holdfast::agent {
 namespace {
