@@ -388,7 +388,8 @@ TEST_F(PluginTest, TheLeastAdvancedConnectionIsKnownWithoutARequest) {
   plugin_->Close(context);
 }
 
-/// The proxy thread of NCCL calls the plugin several times per transfer of some 512 KiB.
+/// The proxy thread of NCCL calls the plugin several times per transfer of some 512 KiB. Its CPU
+/// time counts, since a busy machine also runs others.
 TEST_F(PluginTest, AProxyStepTakesMicroseconds) {
   constexpr int kSteps = 20'000;
   void* context = plugin_->Open(1);
@@ -397,7 +398,12 @@ TEST_F(PluginTest, AProxyStepTakesMicroseconds) {
   for (int i = 0; i < 16; ++i) {
     channels.push_back(plugin_->ProxyOperation(context, operation, 2, i % 2 == 0));
   }
-  const auto begin = std::chrono::steady_clock::now();
+  const auto cpu_ns = [] {
+    timespec now{};
+    ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return static_cast<double>(now.tv_sec) * 1e9 + static_cast<double>(now.tv_nsec);
+  };
+  const double begin = cpu_ns();
   for (int i = 0; i < kSteps; ++i) {
     void* step = plugin_->ProxyStep(context, channels[static_cast<size_t>(i) % 16], i / 16);
     for (const EventState state : {kSendGpuWait, kSendPeerWait, kSendWait}) {
@@ -405,9 +411,9 @@ TEST_F(PluginTest, AProxyStepTakesMicroseconds) {
     }
     plugin_->Stop(step);
   }
-  const std::chrono::duration<double, std::nano> time = std::chrono::steady_clock::now() - begin;
-  RecordProperty("ns_per_step", static_cast<int>(time.count() / kSteps));
-  EXPECT_LT(time.count() / kSteps, 20'000);
+  const double ns_per_step = (cpu_ns() - begin) / kSteps;
+  RecordProperty("ns_per_step", static_cast<int>(ns_per_step));
+  EXPECT_LT(ns_per_step, 20'000);
   plugin_->Close(context);
 }
 
