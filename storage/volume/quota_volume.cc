@@ -199,6 +199,7 @@ Status QuotaVolume::Check(const ShardKey& key, uint64_t bytes) const {
 
 std::unique_ptr<Volume> WithQuotas(std::unique_ptr<Volume> volume, DiskQuotas quotas,
                                    Clock& clock) {
+  if (quotas.job_bytes == 0 && quotas.user_bytes == 0) return volume;
   return std::make_unique<QuotaVolume>(std::move(volume), std::move(quotas), clock);
 }
 

@@ -29,12 +29,12 @@ struct DiskQuotas {
   std::chrono::milliseconds patience{2'000};
 };
 
-/// Returns a volume that refuses a shard, with OutOfSpace, when the published shards of its job or
-/// of its user and those being written would have more bytes than the quota. Parity shards and
-/// shards that other nodes have lost count for their job, too. A refusal removes nothing. A write
-/// without room first waits for removals, which retention directs when a newer version is
-/// committed. After a refusal, the job's writes do not wait again until something is removed, so
-/// that a full quota does not hold up the slots in memory.
+/// Returns the volume itself if both limits are 0, else one that refuses a shard, with OutOfSpace,
+/// when the published shards of its job or of its user and those being written would have more
+/// bytes than the quota. Parity shards and shards that other nodes have lost count for their job,
+/// too. A refusal removes nothing. A write without room first waits for removals, which retention
+/// directs when a newer version is committed. After a refusal, the job's writes do not wait again
+/// until something is removed, so that a full quota does not hold up the slots in memory.
 std::unique_ptr<Volume> WithQuotas(std::unique_ptr<Volume> volume, DiskQuotas quotas, Clock& clock);
 
 }  // namespace holdfast
