@@ -19,7 +19,7 @@ class DigestBatch {
 
   /// From this number of digests on, the message is due at once.
   static constexpr size_t kDigestsMax = 256;
-  /// Longest pause, whatever the coordinator asks for.
+  /// Upper limit of the pause: a coordinator that asks for a longer one gets this one.
   static constexpr uint64_t kPauseMaxNs = 1'000'000'000;
 
   /// Adds a poll, if it has digests.

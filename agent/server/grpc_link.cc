@@ -19,7 +19,7 @@ namespace pb = ::holdfast::coordinator;
 
 constexpr int64_t kRetryMinMs = 100;
 constexpr int64_t kRetryMaxMs = 1000;
-constexpr int64_t kHeartbeatPauseMaxMs = 1000;  // whatever the coordinator asks for
+constexpr int64_t kHeartbeatPauseMaxMs = 1000;  // upper limit for the coordinator's pause
 constexpr int64_t kReportTimeoutMs = 5'000;
 constexpr int64_t kJoinTimeoutMs = 5'000;
 constexpr int64_t kPlacesTimeoutMs = 10'000;

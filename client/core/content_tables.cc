@@ -78,7 +78,7 @@ Status ListTensors(const VersionIndex& index, ContentTables& tables) {
       HOLDFAST_RETURN_IF_ERROR(AddTensor(index, of, use.tensor, 0, tables));
       continue;
     }
-    // Each rank has a tensor of its own under such a name. The uses of one class are neighbours:
+    // Under such a name, each rank has a rank-local tensor. Uses of one class are adjacent:
     // further ones are other slices of the same tensors.
     std::optional<uint32_t> listed;
     for (const index::UseRow& use : name.uses) {

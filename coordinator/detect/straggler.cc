@@ -267,7 +267,7 @@ std::string StragglerFinder::Excess(const Member& member, double share, std::str
                                     uint32_t count, double z) const {
   const double window_ns = member.lateness.window_ns();
   return fmt::format(
-      "rank {} needed {} ({:.1f} % of {}) more time of its own than {} in {}; late in {} of the "
+      "rank {} needed {} ({:.1f} % of {}) more own time than {} in {}; late in {} of the "
       "last {} windows, z = {:.0f}",
       member.rank, InSeconds(static_cast<uint64_t>(share * window_ns)), share * 100,
       InSeconds(static_cast<uint64_t>(window_ns)), than, PlaceOf(member), count,
@@ -294,7 +294,7 @@ Verdict StragglerFinder::Describe(const Member& member, const Finding& finding) 
   }
   if (verdict.evidence.empty() && finding.small_z > 0) {
     verdict.evidence.push_back(fmt::format(
-        "rank {} needed {:.1f} % of {} more time of its own than before, relative to its peers, in "
+        "rank {} needed {:.1f} % of {} more own time than before, relative to its peers, in "
         "{}, in the last {} windows and in the {} windows before, z = {:.0f}",
         member.rank, track.lasting_shift() * 100,
         InSeconds(static_cast<uint64_t>(member.lateness.window_ns())), PlaceOf(member),
@@ -303,7 +303,7 @@ Verdict StragglerFinder::Describe(const Member& member, const Finding& finding) 
   if (verdict.evidence.empty() && finding.clear_z > 0) {
     const uint32_t windows = member.lateness.clear_windows();
     verdict.evidence.push_back(fmt::format(
-        "rank {} needed at least {:.1f} % of {} more time of its own than its peers in {}, in each "
+        "rank {} needed at least {:.1f} % of {} more own time than its peers in {}, in each "
         "of the last {} windows, z = {:.0f}",
         member.rank, track.least(windows) * 100,
         InSeconds(static_cast<uint64_t>(member.lateness.window_ns())), PlaceOf(member), windows,

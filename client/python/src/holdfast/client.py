@@ -120,9 +120,9 @@ class VersionReader:
         return result
 
     def tensors(self, timeout: float = 120.0) -> list[Piece]:
-        """Each tensor of the version once, as the lowest rank described it that saved it. Unlike
-        that of `pieces`, the time does not grow with the number of ranks, except for tensors that
-        each rank has of its own."""
+        """Returns each tensor of the version once, as described by the lowest rank that saved it.
+        Rank-local tensors are listed once for each rank. For all other tensors the time, unlike
+        that of `pieces`, does not grow with the number of ranks."""
         return [Piece(*piece) for piece in self._native.tensors(_ms(timeout))]
 
     def extra(self, rank: int, name: str, timeout: float = 120.0) -> bytes | None:
