@@ -11,13 +11,12 @@
 
 #include "agent/arena/allocation.h"
 #include "agent/arena/headroom.h"
+#include "base/aligned_mapping.h"
 #include "base/config.h"
 
 namespace holdfast::agent {
 namespace {
 constexpr int kSizeSeals = F_SEAL_SHRINK | F_SEAL_GROW;
-constexpr uint64_t kHugeBytes = Allocation::kHugeBytes;
-constexpr uint64_t kPageBytes = Allocation::kPageBytes;
 
 Status SetSize(int fd, uint64_t bytes) {
   rlimit file_limit{};
@@ -61,26 +60,10 @@ Result<MemoryFile> MemoryFile::Adopt(UniqueFd fd) {
 }
 
 Result<MemoryFile> MemoryFile::Map(UniqueFd fd, uint64_t bytes) {
-  // The mapping begins at a multiple of a huge page: reserve one huge page more and trim.
-  uint64_t reserved = bytes + kHugeBytes;
-  void* reservation = ::mmap(nullptr, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  void* address = MAP_FAILED;
-  if (reservation != MAP_FAILED) {
-    auto base = reinterpret_cast<uintptr_t>(reservation);
-    uintptr_t aligned = (base + kHugeBytes - 1) / kHugeBytes * kHugeBytes;
-    uintptr_t end = (aligned + bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
-    if (aligned > base) ::munmap(reservation, aligned - base);
-    ::munmap(reinterpret_cast<void*>(end), base + reserved - end);
-    address = ::mmap(reinterpret_cast<void*>(aligned), bytes, PROT_READ | PROT_WRITE,
-                     MAP_SHARED | MAP_FIXED, fd.get(), 0);
-    if (address == MAP_FAILED) ::munmap(reinterpret_cast<void*>(aligned), end - aligned);
-  }
-  if (address == MAP_FAILED) {
-    return Fail(ErrnoStatus(errno, fmt::format("map {} of shared memory", FormatBytes(bytes))));
-  }
+  HOLDFAST_ASSIGN_OR_RETURN(const std::span<std::byte> memory, MapAligned(fd.get(), bytes));
   // Gigabytes of weights do not belong in a core dump. A failure of this call is harmless.
-  ::madvise(address, bytes, MADV_DONTDUMP);
-  return MemoryFile(std::move(fd), {static_cast<std::byte*>(address), bytes});
+  ::madvise(memory.data(), memory.size(), MADV_DONTDUMP);
+  return MemoryFile(std::move(fd), memory);
 }
 
 MemoryFile& MemoryFile::operator=(MemoryFile&& other) noexcept {

@@ -19,30 +19,65 @@ namespace {
 constexpr int kProgressWaitMs = 20;
 }  // namespace
 
-Result<ParsedImage> ParseImageOf(std::span<const std::byte> image, const ShardIdentity& expected) {
-  // The trainer may still change the bytes: parse only a private copy.
+namespace {
+/// Returns a private copy of the header: the trainer may still change the bytes.
+Result<std::vector<std::byte>> CopyHeader(std::span<const std::byte> image) {
   std::array<std::byte, 8> first8{};
   if (image.size() < first8.size()) {
     return Fail(DataLossError(fmt::format("an image of {} bytes has no header", image.size())));
   }
   std::memcpy(first8.data(), image.data(), first8.size());
   HOLDFAST_ASSIGN_OR_RETURN(const uint64_t header_bytes, HeaderBytes(first8, image.size()));
-  if (header_bytes > image.size()) {
-    return Fail(
-        DataLossError(fmt::format("the image header of {} bytes is longer than the image of {}",
-                                  header_bytes, image.size())));
-  }
   std::vector<std::byte> head(image.begin(), image.begin() + static_cast<ptrdiff_t>(header_bytes));
   std::memcpy(head.data(), first8.data(), first8.size());
-  HOLDFAST_ASSIGN_OR_RETURN(ParsedImage parsed, ParseImage(head, image.size()));
+  return head;
+}
+
+Result<ParsedImage> ParseHeader(std::span<const std::byte> head, uint64_t image_bytes,
+                                const ShardIdentity& expected) {
+  HOLDFAST_ASSIGN_OR_RETURN(ParsedImage parsed, ParseImage(head, image_bytes));
   if (parsed.identity == expected) return parsed;
   return Fail(InvalidArgumentError(fmt::format(
       "the image header names {} of {} ranks, expected {} of {}", ToString(parsed.identity.key()),
       parsed.identity.world, ToString(expected.key()), expected.world)));
 }
 
+/// The header of an image that is still being copied. It is parsed as soon as its bytes are there,
+/// because that takes milliseconds for thousands of tensors and would otherwise delay the seal.
+class EarlyHeader {
+ public:
+  EarlyHeader(std::span<const std::byte> image, const ShardIdentity& expected)
+      : image_(image), expected_(expected) {}
+
+  /// The first `copied` bytes of the image are there. Parses the header if it is among them.
+  Status Advance(uint64_t copied) {
+    if (parsed_ || copied < copied_min_) return Status::Ok();
+    HOLDFAST_ASSIGN_OR_RETURN(head_, CopyHeader(image_));
+    copied_min_ = head_.size();
+    if (copied < copied_min_) return Status::Ok();
+    HOLDFAST_ASSIGN_OR_RETURN(parsed_, ParseHeader(head_, image_.size(), expected_));
+    return Status::Ok();
+  }
+
+  /// All bytes are there. DataLoss: the header has changed since it was parsed.
+  Result<ParsedImage> Finish() {
+    HOLDFAST_RETURN_IF_ERROR(Advance(image_.size()));
+    if (std::ranges::equal(head_, image_.first(head_.size()))) return *std::move(parsed_);
+    return Fail(DataLossError("the image header changed while the image was being copied"));
+  }
+
+ private:
+  const std::span<const std::byte> image_;
+  const ShardIdentity& expected_;
+  std::vector<std::byte> head_;
+  std::optional<ParsedImage> parsed_;
+  uint64_t copied_min_ = 8;  // bytes of the header, as far as they are known
+};
+}  // namespace
+
 Status CheckImageIdentity(std::span<const std::byte> image, const ShardIdentity& expected) {
-  const Result<ParsedImage> parsed = ParseImageOf(image, expected);
+  HOLDFAST_ASSIGN_OR_RETURN(const std::vector<std::byte> head, CopyHeader(image));
+  const Result<ParsedImage> parsed = ParseHeader(head, image.size(), expected);
   return parsed ? Status::Ok() : parsed.error();
 }
 
@@ -84,6 +119,7 @@ Result<ShardSeal> Sealer::Follow(const SaveJob& job, std::vector<ReplicaSample>*
   seal.life = job.life;
   seal.image_bytes = job.image_bytes;
   Checksums checksums(checksums_, image);
+  EarlyHeader header(image, job.identity);
   uint64_t done = 0;
   uint64_t seen = 0;
   bool has_work = false;
@@ -97,6 +133,7 @@ Result<ShardSeal> Sealer::Follow(const SaveJob& job, std::vector<ReplicaSample>*
     HOLDFAST_RETURN_IF_ERROR(CheckProgress(job, seen, copied, signal.ended));
     seen = copied;
     checksums.Offer(copied);
+    HOLDFAST_RETURN_IF_ERROR(header.Advance(copied));
     has_work = checksums.ComputeOne();
     if (!has_work && copied == job.image_bytes) checksums.AwaitOffered();
     if (const uint64_t now = checksums.done_bytes(); now > done) {
@@ -108,7 +145,7 @@ Result<ShardSeal> Sealer::Follow(const SaveJob& job, std::vector<ReplicaSample>*
   HOLDFAST_RETURN_IF_ERROR(slots_.AwaitEnd(job.slot));
   HOLDFAST_RETURN_IF_ERROR(
       CheckProgress(job, seen, progress.copied.load(std::memory_order_acquire), /*ended=*/true));
-  HOLDFAST_ASSIGN_OR_RETURN(const ParsedImage parsed, ParseImageOf(image, job.identity));
+  HOLDFAST_ASSIGN_OR_RETURN(const ParsedImage parsed, header.Finish());
   *samples = TakeReplicaSamples(image, parsed);
   seal.wall_nanos = clock_.WallNanos();
   return seal;

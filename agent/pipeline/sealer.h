@@ -37,8 +37,6 @@ class Sealer {
 
 /// Parses the header of `image` from a private copy. InvalidArgument: the identity is not
 /// `expected`.
-Result<ParsedImage> ParseImageOf(std::span<const std::byte> image, const ShardIdentity& expected);
-/// As ParseImageOf; returns only the status.
 Status CheckImageIdentity(std::span<const std::byte> image, const ShardIdentity& expected);
 
 }  // namespace holdfast::agent

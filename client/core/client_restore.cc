@@ -139,6 +139,7 @@ Status Client::CheckImage(const ParsedImage& image, const agent::ReplyMessage& r
         ": load it through a reader (holdfast_reader_open), or start the job with " +
         std::to_string(saved.world) + " ranks");
   }
+  if (HasSameTensors(image)) return Status::Ok();
   std::vector<std::string> differences = DescribeDifferences(image.tensors, state_.specs);
   if (differences.empty()) return Status::Ok();
   Status status = InvalidArgumentError(
@@ -147,6 +148,15 @@ Status Client::CheckImage(const ParsedImage& image, const agent::ReplyMessage& r
   MutexLock lock(mutex_);
   differences_ = std::move(differences);
   return status;
+}
+
+bool Client::HasSameTensors(const ParsedImage& image) const {
+  const std::span<const uint32_t> order = layout_.original_index();
+  if (image.tensors.size() != order.size()) return false;
+  for (size_t i = 0; i < order.size(); ++i) {
+    if (image.tensors[i].spec != state_.specs[order[i]]) return false;
+  }
+  return true;
 }
 
 Result<RestoredState> Client::RestoreSlot(const AgentLink::Use& use,
@@ -160,7 +170,8 @@ Result<RestoredState> Client::RestoreSlot(const AgentLink::Use& use,
   }
   std::span<const std::byte> bytes = segment.slot(reply.slot).first(reply.image_bytes);
   HOLDFAST_ASSIGN_OR_RETURN(uint64_t header_bytes, HeaderBytes(bytes.first(8), bytes.size()));
-  HOLDFAST_ASSIGN_OR_RETURN(ParsedImage image, ParseImage(bytes.first(header_bytes), bytes.size()));
+  HOLDFAST_ASSIGN_OR_RETURN(ParsedImage image,
+                            ParseImage(bytes.first(header_bytes), bytes.size(), &layout_));
   HOLDFAST_RETURN_IF_ERROR(CheckImage(image, reply));
   // From here on the tensors change, so a failure leaves a mixture.
   std::span<const std::byte> data = bytes.subspan(image.data_offset);

@@ -207,7 +207,7 @@ Status SaveCopy::RunPieces(const Target& target, Writer& writer) {
       // The first device piece is copied only after the training work that was queued before the
       // save. A guard must not wait for that, so the host tensors are copied first.
       if (!PutHostAhead(target, i, writer)) return Status::Ok();
-      target.released();
+      ReleaseQueued(target);
     }
     ++device_seen;
     if (device_seen > device_done) {
@@ -215,10 +215,15 @@ Status SaveCopy::RunPieces(const Target& target, Writer& writer) {
       int32_t code =
           device_->table().wait_pieces(copy_, device_seen, &device_done, text, sizeof text);
       if (code != 0) return Status(ErrorFromNumber(static_cast<uint32_t>(code)), text);
+      ReleaseQueued(target);
     }
     if (!writer.Advance(piece.bytes, device_seen < device_done)) return Status::Ok();
   }
   return Status::Ok();
+}
+
+void SaveCopy::ReleaseQueued(const Target& target) {
+  if (device_->table().is_queued(copy_) != 0) target.released();
 }
 
 Status SaveCopy::GuardStream(void* stream) {

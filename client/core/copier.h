@@ -87,8 +87,8 @@ class SaveCopy {
     /// Called at every MiB; returning false cancels the copy.
     std::function<bool()> alive;
     /// Called once, also when the copy fails: no host tensor is read any more, and the device
-    /// copies are enqueued, so that GuardStream() orders later work after them. Does not wait for a
-    /// device.
+    /// copies are enqueued, so that GuardStream() orders later work after them. A small state's
+    /// copies are enqueued at once, those of a large one while the first of them run.
     std::function<void()> released;
   };
 
@@ -114,6 +114,8 @@ class SaveCopy {
   /// Copies the host's pieces from `first` on. Returns false when the copy was cancelled.
   bool PutHostAhead(const Target& target, size_t first, Writer& writer) const;
   Status RunPieces(const Target& target, Writer& writer);
+  /// Calls `target.released` if all device copies are enqueued.
+  void ReleaseQueued(const Target& target);
 
   const CopyPlan& plan_;
   DeviceCopier* device_;

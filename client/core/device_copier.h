@@ -16,15 +16,15 @@
  * device.
  *
  * One save:   mark (caller's thread, inside holdfast_save: never blocks)
- *             start (worker thread: enqueues every copy, never blocks)
- *             guard (caller's thread, inside holdfast_guard: at any time after start; blocks only
- *                    during the capture of a graph)
+ *             start (worker thread: enqueues the first copies, never blocks)
  *             wait_pieces (worker thread, until all are done)
+ *             guard (caller's thread, inside holdfast_guard: when is_queued has returned 1, or after
+ *                    a failure of wait_pieces; blocks only during the capture of a graph)
  *             finish (worker thread) or, if start was never called, drop_mark
  * guard may run at the same time as wait_pieces; finish runs after both.
  */
 
-#define HOLDFAST_DEVICE_COPIER_ABI 2u
+#define HOLDFAST_DEVICE_COPIER_ABI 3u
 #define HOLDFAST_DEVICE_COPIER_SYMBOL "holdfast_device_copier_table"
 
 #ifdef __cplusplus
@@ -68,16 +68,19 @@ typedef struct holdfast_device_copier {
                   char* text, size_t text_bytes);
   void (*drop_mark)(holdfast_device_context* context, holdfast_device_mark* mark);
 
-  /* Enqueues device → slot copies in the given order after `mark`. Takes ownership of `mark`, also
-   * on failure. `pieces` stays valid until finish. */
+  /* Enqueues device → slot copies in the given order after `mark`: all of them, or as many as fit
+   * into the queues of the device. Takes ownership of `mark`, also on failure. `pieces` stays valid
+   * until finish. */
   int32_t (*start)(holdfast_device_context* context, holdfast_device_mark* mark,
                    const holdfast_device_piece* pieces, size_t count, void* slot,
                    holdfast_device_copy** copy, char* text, size_t text_bytes);
-  /* Blocks until the first `want` pieces are in the slot. `*done` gets how many are (>= want when
-   * OK). Reports a failed copy when no other copy is running any more. DataLoss, with the last
+  /* Blocks until the first `want` pieces are in the slot, and enqueues further copies as earlier
+   * ones end. `*done` gets how many pieces are in the slot (>= want when OK). Reports a failed copy when no other copy is running any more. DataLoss, with the last
    * piece: samples of the tensors differ from the copy, so the tensors changed during the copy. */
   int32_t (*wait_pieces)(holdfast_device_copy* copy, size_t want, size_t* done, char* text,
                          size_t text_bytes);
+  /* Returns 1 when all copies are enqueued, otherwise 0. */
+  int32_t (*is_queued)(const holdfast_device_copy* copy);
   /* Makes work that is queued on `stream` from now on begin after all of `copy` has read its
    * tensors. When the stream is being captured in a graph, blocks until the tensors are read. */
   int32_t (*guard)(holdfast_device_copy* copy, void* stream, char* text, size_t text_bytes);

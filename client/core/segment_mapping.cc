@@ -9,6 +9,8 @@
 #include <string>
 #include <utility>
 
+#include "base/aligned_mapping.h"
+
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
@@ -67,20 +69,17 @@ Result<SegmentMapping> SegmentMapping::Map(int fd, const agent::WelcomeMessage& 
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
     return Fail(InternalError("the agent offers a segment that could shrink while it is mapped"));
   }
-  void* base = ::mmap(nullptr, welcome.segment_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  if (base == MAP_FAILED) {
-    return Fail(ErrnoStatus(errno, "map a segment of " + std::to_string(welcome.segment_bytes) +
-                                       " bytes (see ulimit -v)"));
-  }
+  HOLDFAST_ASSIGN_OR_RETURN(const std::span<std::byte> memory,
+                            MapAligned(fd, welcome.segment_bytes));
   SegmentMapping mapping;
-  mapping.base_ = static_cast<std::byte*>(base);
-  mapping.bytes_ = welcome.segment_bytes;
+  mapping.base_ = memory.data();
+  mapping.bytes_ = memory.size();
   mapping.control_bytes_ = welcome.control_bytes;
   mapping.slot_bytes_ = welcome.slot_bytes;
   mapping.slots_ = welcome.slots;
   mapping.device_ = info.st_dev;
   mapping.inode_ = info.st_ino;
-  if (::madvise(base, mapping.bytes_, MADV_DONTFORK) != 0) {
+  if (::madvise(memory.data(), memory.size(), MADV_DONTFORK) != 0) {
     return Fail(ErrnoStatus(errno, "madvise(MADV_DONTFORK)"));
   }
   return mapping;

@@ -25,12 +25,9 @@ void FillGroup(std::span<const holdfast_device_piece> pieces, const ScheduleRule
   group->runs_begin = schedule->runs.size();
   group->items_begin = schedule->items.size();
   CopyRun run;
+  std::vector<CopyRun> shorter;
   const auto end_run = [&] {
-    if (run.bytes >= gather_below) {
-      schedule->runs.push_back(run);
-    } else {
-      AddItems(run, &schedule->items);
-    }
+    (run.bytes >= gather_below ? schedule->runs : shorter).push_back(run);
   };
   for (const holdfast_device_piece& piece : pieces) {
     if (run.bytes > 0 && Follows(run, piece) &&
@@ -43,6 +40,11 @@ void FillGroup(std::span<const holdfast_device_piece> pieces, const ScheduleRule
     run = {reinterpret_cast<uint64_t>(piece.device_memory), piece.slot_offset, piece.bytes};
   }
   end_run();
+  if (shorter.size() >= rules.limits.gather_runs_min) {
+    for (const CopyRun& one : shorter) AddItems(one, &schedule->items);
+  } else {
+    schedule->runs.insert(schedule->runs.end(), shorter.begin(), shorter.end());
+  }
   group->runs_end = schedule->runs.size();
   group->items_end = schedule->items.size();
 }
@@ -51,25 +53,32 @@ void FillGroup(std::span<const holdfast_device_piece> pieces, const ScheduleRule
 
 ScheduleLimits LimitsFor(uint64_t bytes) {
   return {.group_bytes_max = std::clamp<uint64_t>(bytes / 16, 8 << 20, 64 << 20),
-          .group_pieces_max = 4096};
+          .group_pieces_max = 4096,
+          .group_runs_max = 64,
+          .gather_runs_min = 16};
 }
 
 CopySchedule MakeSchedule(std::span<const holdfast_device_piece> pieces,
                           const ScheduleRules& rules) {
   CopySchedule schedule;
   uint64_t bytes = 0;
+  size_t runs = 0;
   std::vector<CopyGroup>& groups = schedule.groups;
   for (size_t i = 0; i < pieces.size(); ++i) {
     const holdfast_device_piece& piece = pieces[i];
     const bool fits = !groups.empty() && groups.back().device_index == piece.device_index &&
                       bytes + piece.bytes <= rules.limits.group_bytes_max &&
-                      i - groups.back().begin < rules.limits.group_pieces_max;
+                      i - groups.back().begin < rules.limits.group_pieces_max &&
+                      runs < rules.limits.group_runs_max;
     if (!fits) {
       groups.push_back({.begin = i, .end = i, .device_index = piece.device_index});
       bytes = 0;
+      runs = 0;
     }
     groups.back().end = i + 1;
     bytes += piece.bytes;
+    groups.back().bytes = bytes;
+    if (piece.bytes >= rules.gather_below(piece.device_index)) ++runs;
   }
   std::map<int32_t, size_t> groups_of;
   for (CopyGroup& group : groups) {

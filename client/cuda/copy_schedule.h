@@ -26,12 +26,18 @@ struct CopyGroup {
   size_t begin = 0;  // pieces [begin, end)
   size_t end = 0;
   int32_t device_index = 0;
+  uint64_t bytes = 0;
   size_t stream = 0;  // of the device, below kStreamsPerDevice
   // The runs for a copy engine and the items for the kernel, as indices into the schedule.
   size_t runs_begin = 0;
   size_t runs_end = 0;
   size_t items_begin = 0;
   size_t items_end = 0;
+
+  /// Returns the number of operations in the driver's queue: copies, the kernel and the event.
+  size_t operations() const {
+    return runs_end - runs_begin + (items_begin < items_end ? 1 : 0) + 1;
+  }
 };
 
 /// How the pieces of a state are copied. Every byte of every piece is in one run or item.
@@ -44,8 +50,11 @@ struct CopySchedule {
 struct ScheduleLimits {
   uint64_t group_bytes_max = 0;
   size_t group_pieces_max = 0;
+  size_t group_runs_max = 0;   // counted before pieces are merged
+  size_t gather_runs_min = 0;  // a group with fewer short runs has no items
 };
-/// Returns limits for pieces of `bytes` in total: about 16 groups, of at most 64 MiB.
+/// Returns limits for pieces of `bytes` in total: about 16 groups, of at most 64 MiB. The launch of
+/// the kernel may wait for a multiprocessor, so it is worth it only for many runs.
 ScheduleLimits LimitsFor(uint64_t bytes);
 
 /// What a schedule depends on besides the pieces.

@@ -28,6 +28,7 @@ struct Driver {
   X(EventCreate, cuEventCreate, CUresult(CUevent*, unsigned))                               \
   X(EventDestroy, cuEventDestroy_v2, CUresult(CUevent))                                     \
   X(EventRecord, cuEventRecord, CUresult(CUevent, CUstream))                                \
+  X(EventQuery, cuEventQuery, CUresult(CUevent))                                            \
   X(EventSynchronize, cuEventSynchronize, CUresult(CUevent))                                \
   X(StreamIsCapturing, cuStreamIsCapturing, CUresult(CUstream, CUstreamCaptureStatus*))     \
   X(ExchangeCaptureMode, cuThreadExchangeStreamCaptureMode, CUresult(CUstreamCaptureMode*)) \

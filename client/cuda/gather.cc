@@ -9,6 +9,7 @@
 #include <mutex>
 
 #include "client/cuda/gather_item.h"
+#include "client/cuda/gather_limit.h"
 
 #ifdef HOLDFAST_GATHER_IMAGE
 // The compiled kernel, as nvcc wrote it.
@@ -90,7 +91,7 @@ CopySchedule Scattered(CUdeviceptr device, uint64_t run_bytes, bool gather) {
   }
   const uint64_t below = gather ? std::numeric_limits<uint64_t>::max() : 0;
   return MakeSchedule(pieces,
-                      {.limits = {kScratchBytes, pieces.size()},
+                      {.limits = {kScratchBytes, pieces.size(), pieces.size(), 0},
                        .gather_below = [&](int32_t) { return below; },
                        .same_allocation = [](int32_t, uint64_t, uint64_t) { return true; }});
 }
@@ -121,15 +122,6 @@ Measured& AllMeasured() {
 }
 
 }  // namespace
-
-uint64_t GatherLimit(const std::vector<GatherTimes>& times) {
-  uint64_t limit = 0;
-  for (const GatherTimes& one : times) {
-    if (one.kernel >= one.engine) break;
-    limit = 2 * one.run_bytes;
-  }
-  return limit;
-}
 
 std::unique_ptr<Gather> Gather::Load(const Driver& driver, CUdevice device, CUstream stream) {
   if (GatherImage() == nullptr || !driver.has_kernels()) return nullptr;

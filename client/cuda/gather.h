@@ -47,14 +47,4 @@ class Gather {
   GatherLimits limits_;
 };
 
-/// The measured seconds of runs of one size.
-struct GatherTimes {
-  uint64_t run_bytes = 0;
-  double engine = 0;
-  double kernel = 0;
-};
-/// Returns the limit for measurements in ascending order of size: twice the largest size up to
-/// which the kernel is faster. 0: it is not faster for the smallest size.
-uint64_t GatherLimit(const std::vector<GatherTimes>& times);
-
 }  // namespace holdfast::cuda

@@ -152,6 +152,24 @@ Result<std::string> ImageLayout::RenderHeader(const ShardIdentity& identity,
                         {.tensors = tensors_json_, .extras = entries, .slices = slices_json_}, 0);
 }
 
+std::optional<std::string> ImageLayout::WithoutTensors(std::string_view json) const {
+  // As AssembleHeader writes them: the slices are the last field of the metadata, the tensors
+  // follow, then the extras.
+  std::string before("\"");
+  before.append(kSlicesKey).append("\":\"{");
+  const size_t at = json.find(before);
+  if (at == std::string_view::npos) return std::nullopt;
+  const size_t slices = at + before.size();
+  std::string same(slices_json_);
+  same.append("}\"}");
+  const size_t metadata_end = slices + same.size();
+  if (!tensors_json_.empty()) same.append(",").append(tensors_json_);
+  if (!json.substr(slices).starts_with(same)) return std::nullopt;
+  const std::string_view after = json.substr(slices + same.size());
+  if (after.empty() || (after[0] != ',' && after[0] != '}')) return std::nullopt;
+  return std::string(json.substr(0, slices)).append(json.substr(metadata_end - 3, 3)).append(after);
+}
+
 uint64_t ImageLayout::ImageBytesMax(uint64_t extra_bytes, uint64_t extra_count) const {
   // An upper bound for a name of 128 bytes, three numbers of 20 digits and the JSON around them.
   constexpr uint64_t kExtraEntryMax = 320;

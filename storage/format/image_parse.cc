@@ -317,8 +317,8 @@ class SlicesReader final : public StrictReader {
 };
 
 /// Sorts the tensors by place. Checks that each has as many bytes as its shape requires, and that
-/// together they fill the data region: no holes, no overlaps, no bytes left over.
-Status CheckPlaces(ParsedImage* image) {
+/// together they fill the data region from `begin` on: no holes, no overlaps, no bytes left over.
+Status CheckPlaces(ParsedImage* image, uint64_t begin) {
   auto before = [](const PlacedTensor& a, const PlacedTensor& b) {
     return a.begin != b.begin ? a.begin < b.begin : a.end < b.end;
   };
@@ -326,7 +326,7 @@ Status CheckPlaces(ParsedImage* image) {
   if (!std::is_sorted(tensors.begin(), tensors.end(), before)) {
     std::stable_sort(tensors.begin(), tensors.end(), before);
   }
-  uint64_t reached = 0;
+  uint64_t reached = begin;
   for (PlacedTensor& tensor : tensors) {
     auto damaged = [&](const std::string& why) {
       return Damaged("tensor " + QuoteForMessage(tensor.spec.name) + " " + why);
@@ -484,7 +484,23 @@ Result<uint64_t> HeaderBytes(std::span<const std::byte> first8, uint64_t image_b
   return 8 + json_bytes;
 }
 
-Result<ParsedImage> ParseImage(std::span<const std::byte> head, uint64_t image_bytes) {
+namespace {
+/// Parses the JSON of a header whose tensors begin at `begin` of the data region.
+Result<ParsedImage> ParseJson(std::string_view json, uint64_t header_bytes, uint64_t image_bytes,
+                              uint64_t begin) {
+  ParsedImage image;
+  image.data_offset = header_bytes;
+  image.image_bytes = image_bytes;
+  HOLDFAST_RETURN_IF_ERROR(HeaderReader(&image).Read(json));
+  HOLDFAST_RETURN_IF_ERROR(CheckPlaces(&image, begin));
+  HOLDFAST_RETURN_IF_ERROR(CheckNames(image));
+  HOLDFAST_RETURN_IF_ERROR(InterpretMetadata(&image));
+  return image;
+}
+}  // namespace
+
+Result<ParsedImage> ParseImage(std::span<const std::byte> head, uint64_t image_bytes,
+                               const ImageLayout* expected) {
   HOLDFAST_ASSIGN_OR_RETURN(const uint64_t header_bytes, HeaderBytes(head, image_bytes));
   if (head.size() < header_bytes) {
     return Fail(InvalidArgumentError(fmt::format("got {} bytes of an image's header, {} are needed",
@@ -492,15 +508,18 @@ Result<ParsedImage> ParseImage(std::span<const std::byte> head, uint64_t image_b
   }
   std::string_view json(reinterpret_cast<const char*>(head.data()) + 8, header_bytes - 8);
   json = json.substr(0, json.find_last_not_of(' ') + 1);
-
-  ParsedImage image;
-  image.data_offset = header_bytes;
-  image.image_bytes = image_bytes;
-  HOLDFAST_RETURN_IF_ERROR(HeaderReader(&image).Read(json));
-  HOLDFAST_RETURN_IF_ERROR(CheckPlaces(&image));
-  HOLDFAST_RETURN_IF_ERROR(CheckNames(image));
-  HOLDFAST_RETURN_IF_ERROR(InterpretMetadata(&image));
-  return image;
+  if (expected != nullptr) {
+    if (const std::optional<std::string> rest = expected->WithoutTensors(json)) {
+      Result<ParsedImage> image =
+          ParseJson(*rest, header_bytes, image_bytes, expected->tensor_bytes());
+      // Otherwise the header has more tensors, or an error: the usual way shows which.
+      if (image && image->tensors.empty()) {
+        image->tensors.assign(expected->tensors().begin(), expected->tensors().end());
+        return image;
+      }
+    }
+  }
+  return ParseJson(json, header_bytes, image_bytes, 0);
 }
 
 }  // namespace holdfast

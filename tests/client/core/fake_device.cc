@@ -84,6 +84,7 @@ int32_t WaitPieces(holdfast_device_copy* copy, size_t want, size_t* done, char*,
   *done = copy->done;
   return 0;
 }
+int32_t IsQueued(const holdfast_device_copy*) { return 1; }
 // Simulates a stream wait: sets the int at `stream` to 1, or to 2 when a held copy has begun.
 int32_t Guard(holdfast_device_copy* copy, void* stream, char*, size_t) {
   std::lock_guard lock(copy->mutex);
@@ -119,6 +120,7 @@ holdfast_device_copier_table(void) {
                                          DropMark,
                                          Start,
                                          WaitPieces,
+                                         IsQueued,
                                          Guard,
                                          FinishCopy,
                                          Restore,

@@ -41,6 +41,43 @@ TEST_F(CopierOrderTest, NoCallWaitsForTheTrainingStream) {
   Finish();
 }
 
+TEST_F(CopierOrderTest, OnlyAPartOfALargeStateIsQueued) {
+  if (gpu_.simulated == nullptr) GTEST_SKIP() << "a real driver does not count its queues";
+  // Single bytes, so that many groups are needed; the rest of the slot stays zero.
+  constexpr size_t kCount = 5000;
+  pieces_.clear();
+  for (size_t i = 0; i < kCount; ++i) {
+    pieces_.push_back({training_[i % 2]->at(2 * i), 3 * i, 1, training_[i % 2]->index, 0});
+  }
+  Gate gate;
+  gate.Hold(*training_[0], training_[0]->stream);
+  training_[0]->Fill(1, training_[0]->stream);
+  training_[1]->Fill(2, training_[0]->stream);
+  ASSERT_EQ(Start(training_[0]->stream), 0) << text_;
+  EXPECT_EQ(Table()->is_queued(copy_), 0);
+  EXPECT_GT(CopiesQueued(), 0u);
+  EXPECT_LT(CopiesQueued(), 700u) << "a full queue would stop the training's thread";
+  gate.Open();
+  size_t done = 0;
+  std::thread waiting([&] {
+    while (Table()->is_queued(copy_) == 0) {
+      const size_t before = done;
+      ASSERT_EQ(Table()->wait_pieces(copy_, done + 1, &done, text_, sizeof text_), 0) << text_;
+      ASSERT_GT(done, before);
+    }
+  });
+  waiting.join();
+  EXPECT_LT(done, kCount) << "the last copies are queued before they have run";
+  ASSERT_EQ(Guard(training_[0]->stream), 0) << text_;
+  training_[0]->Fill(0xEE, training_[0]->stream);
+  training_[1]->Fill(0xEE, training_[0]->stream);
+  ASSERT_EQ(WaitForAll(), 0) << text_;
+  size_t wrong = 0;
+  for (size_t i = 0; i < kCount; ++i) wrong += slot_[3 * i] != i % 2 + 1 || slot_[3 * i + 1] != 0;
+  EXPECT_EQ(wrong, 0u);
+  Finish();
+}
+
 TEST_F(CopierOrderTest, OtherStreamsRunWhileACopyWaits) {
   Gate gate;
   gate.Hold(*training_[0], training_[0]->stream);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "client/cuda/copy_schedule.h"
+#include "client/cuda/gather_limit.h"
 #include "tests/client/cuda/copier_fixture.h"
 
 namespace holdfast::cuda {
@@ -45,7 +46,7 @@ TEST(CopyScheduleTest, GroupsHaveEveryPieceInOrderWithinTheLimits) {
   Random random(3);
   for (int round = 0; round < 300; ++round) {
     const std::vector<holdfast_device_piece> pieces = RandomPieces(random);
-    const CopySchedule schedule = MakeSchedule(pieces, Rules({2000, 16}));
+    const CopySchedule schedule = MakeSchedule(pieces, Rules({2000, 16, 16, 0}));
     size_t next = 0;
     for (const CopyGroup& group : schedule.groups) {
       EXPECT_EQ(group.begin, next);
@@ -69,7 +70,7 @@ TEST(CopyScheduleTest, EveryByteIsInOneRunOrItem) {
   for (int round = 0; round < 300; ++round) {
     const std::vector<holdfast_device_piece> pieces = RandomPieces(random);
     const uint64_t below = random.Below(60'000);
-    const CopySchedule schedule = MakeSchedule(pieces, Rules({100'000, 64}, below));
+    const CopySchedule schedule = MakeSchedule(pieces, Rules({100'000, 64, 64, 0}, below));
     for (const CopyGroup& group : schedule.groups) {
       std::map<uint64_t, uint64_t> expected;  // byte of the slot → address on the device
       for (size_t i = group.begin; i < group.end; ++i) {
@@ -105,13 +106,57 @@ TEST(CopyScheduleTest, EveryByteIsInOneRunOrItem) {
   EXPECT_GT(merged, 0u);
 }
 
+TEST(CopyScheduleTest, FewShortRunsOfAGroupAreNotItems) {
+  std::vector<std::byte> memory(1 << 20);
+  const auto schedule_of = [&](size_t count) {
+    std::vector<holdfast_device_piece> pieces;
+    for (size_t i = 0; i < count; ++i) pieces.push_back({&memory[100 * i], 50 * i, 40, 0, 0});
+    ScheduleLimits limits{.group_bytes_max = 1 << 20,
+                          .group_pieces_max = 1000,
+                          .group_runs_max = 1000,
+                          .gather_runs_min = 16};
+    return MakeSchedule(pieces, Rules(limits, 64));
+  };
+  EXPECT_EQ(schedule_of(15).runs.size(), 15U);
+  EXPECT_TRUE(schedule_of(15).items.empty());
+  EXPECT_TRUE(schedule_of(16).runs.empty());
+  EXPECT_EQ(schedule_of(16).items.size(), 16U);
+}
+
+TEST(CopyScheduleTest, AGroupHasALimitedNumberOfRuns) {
+  std::vector<std::byte> memory(1 << 20);
+  std::vector<holdfast_device_piece> pieces;
+  // Of every three pieces, one is long.
+  for (size_t i = 0; i < 300; ++i) {
+    pieces.push_back({&memory[200 * i], 150 * i, i % 3 == 0 ? 100u : 40u, 0, 0});
+  }
+  const ScheduleLimits limits{.group_bytes_max = 1 << 20,
+                              .group_pieces_max = 1000,
+                              .group_runs_max = 10,
+                              .gather_runs_min = 1};
+  const CopySchedule schedule = MakeSchedule(pieces, Rules(limits, 64));
+  EXPECT_EQ(schedule.groups.size(), 11U);
+  for (const CopyGroup& group : schedule.groups) {
+    EXPECT_LE(group.runs_end - group.runs_begin, 10U);
+  }
+}
+
+/// The kernel must be clearly faster for a size, and for all smaller ones.
+TEST(GatherLimitTest, IsTwiceTheLargestSizeForWhichTheKernelIsClearlyFaster) {
+  EXPECT_EQ(GatherLimit({}), 0U);
+  EXPECT_EQ(GatherLimit({{4096, 1.1, 1.0}}), 0U) << "10 % are not enough";
+  EXPECT_EQ(GatherLimit({{4096, 9.0, 1.0}, {16384, 2.0, 1.0}, {65536, 1.1, 1.0}}), 32768U);
+  EXPECT_EQ(GatherLimit({{4096, 9.0, 1.0}, {16384, 1.0, 1.0}, {65536, 9.0, 1.0}}), 8192U);
+  EXPECT_EQ(GatherLimit({{4096, 9.0, 1.0}, {16384, 8.0, 1.0}}), 32768U);
+}
+
 TEST(CopyScheduleTest, PiecesThatAreContiguousOnBothSidesAreOneRun) {
   std::vector<holdfast_device_piece> pieces;
   for (uint64_t i = 0; i < 6; ++i) {
     const uint64_t gap = i < 2 ? 0 : 512;  // the third piece begins later on the device
     pieces.push_back({reinterpret_cast<void*>(4096 + i * 100 + gap), 7 + i * 100, 100, 0, 0});
   }
-  ScheduleRules rules = Rules({1 << 20, 100});
+  ScheduleRules rules = Rules({1 << 20, 100, 100, 0});
   // The fifth piece is in another allocation, which begins where the first one ends.
   constexpr uint64_t kSecond = 4096 + 400 + 512;
   rules.same_allocation = [](int32_t, uint64_t one, uint64_t other) {
@@ -176,11 +221,16 @@ TEST_F(CudaCopierTest, BytesAreSavedAndRestoredUnderAGuard) {
                              text_, sizeof text_),
               0)
         << text_;
+    // As in the library: on a separate thread, where no context is current.
+    size_t done = 0;
+    std::thread([&] {
+      while (Table()->is_queued(copy) == 0) {
+        ASSERT_EQ(Table()->wait_pieces(copy, done + 1, &done, text_, sizeof text_), 0) << text_;
+      }
+    }).join();
     ASSERT_EQ(Table()->guard(copy, nullptr, text_, sizeof text_), 0) << text_;
     device.Fill(0xEE, nullptr);  // the next optimizer step
-    // As in the library: on a separate thread, where no context is current.
     std::thread([&] {
-      size_t done = 0;
       EXPECT_EQ(Table()->wait_pieces(copy, pieces.size(), &done, text_, sizeof text_), 0) << text_;
       EXPECT_GE(done, pieces.size());
       Table()->finish(copy);

@@ -236,6 +236,16 @@ CUresult cuEventRecord(CUevent event, CUstream handle) {
   return CUDA_SUCCESS;
 }
 
+CUresult cuEventQuery(CUevent event) {
+  Call call(__func__);
+  if (call.failed()) return call.result;
+  auto found = call.machine.FindEvent(event);
+  if (found == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (found->capture != nullptr) return CUDA_ERROR_CAPTURED_EVENT;
+  if (found->captured != nullptr && !found->captured->done) return CUDA_ERROR_NOT_READY;
+  return found->context->error;
+}
+
 CUresult cuEventSynchronize(CUevent event) {
   Call call(__func__);
   if (call.failed()) return call.result;

@@ -12,6 +12,7 @@ const std::set<std::string>& UnsafeCalls() {
   static const std::set<std::string> calls = {
       "cuMemAlloc_v2",    "cuMemFree_v2",    "cuMemHostRegister_v2", "cuMemHostUnregister",
       "cuMemHostAlloc",   "cuMemFreeHost",   "cuStreamSynchronize",  "cuEventSynchronize",
+      "cuEventQuery",
       "cuCtxSynchronize", "cuEventCreate",   "cuStreamCreate",       "cuStreamDestroy_v2",
       "cuMemcpyDtoH_v2",  "cuMemcpyHtoD_v2",
   };
