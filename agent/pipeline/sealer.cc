@@ -50,18 +50,27 @@ class EarlyHeader {
       : image_(image), expected_(expected) {}
 
   /// The first `copied` bytes of the image are there. Parses the header if it is among them.
-  Status Advance(uint64_t copied) {
-    if (parsed_ || copied < copied_min_) return Status::Ok();
-    HOLDFAST_ASSIGN_OR_RETURN(head_, CopyHeader(image_));
-    copied_min_ = head_.size();
-    if (copied < copied_min_) return Status::Ok();
-    HOLDFAST_ASSIGN_OR_RETURN(parsed_, ParseHeader(head_, image_.size(), expected_));
-    return Status::Ok();
+  void Advance(uint64_t copied) {
+    if (copied < copied_min_) return;
+    copied_min_ = kNever;
+    Result<std::vector<std::byte>> head = CopyHeader(image_);
+    if (!head) return;
+    if (copied < head->size()) {
+      copied_min_ = head->size();
+      return;
+    }
+    Result<ParsedImage> parsed = ParseHeader(*head, image_.size(), expected_);
+    if (!parsed) return;
+    head_ = *std::move(head);
+    parsed_ = *std::move(parsed);
   }
 
   /// All bytes are there. DataLoss: the header has changed since it was parsed.
   Result<ParsedImage> Finish() {
-    HOLDFAST_RETURN_IF_ERROR(Advance(image_.size()));
+    if (!parsed_) {
+      HOLDFAST_ASSIGN_OR_RETURN(head_, CopyHeader(image_));
+      return ParseHeader(head_, image_.size(), expected_);
+    }
     if (std::ranges::equal(head_, image_.first(head_.size()))) return *std::move(parsed_);
     return Fail(DataLossError("the image header changed while the image was being copied"));
   }
@@ -71,7 +80,8 @@ class EarlyHeader {
   const ShardIdentity& expected_;
   std::vector<std::byte> head_;
   std::optional<ParsedImage> parsed_;
-  uint64_t copied_min_ = 8;  // bytes of the header, as far as they are known
+  static constexpr uint64_t kNever = ~uint64_t{0};
+  uint64_t copied_min_ = 8;  // for the next try: bytes of the header, as far as they are known
 };
 }  // namespace
 
@@ -133,7 +143,7 @@ Result<ShardSeal> Sealer::Follow(const SaveJob& job, std::vector<ReplicaSample>*
     HOLDFAST_RETURN_IF_ERROR(CheckProgress(job, seen, copied, signal.ended));
     seen = copied;
     checksums.Offer(copied);
-    HOLDFAST_RETURN_IF_ERROR(header.Advance(copied));
+    header.Advance(copied);
     has_work = checksums.ComputeOne();
     if (!has_work && copied == job.image_bytes) checksums.AwaitOffered();
     if (const uint64_t now = checksums.done_bytes(); now > done) {

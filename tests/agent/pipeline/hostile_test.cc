@@ -327,6 +327,29 @@ TEST_F(HostileTest, AnImageThatIsNotThisShardIsNotSealed) {
   ExpectSaveSucceeds(3);
 }
 
+TEST_F(HostileTest, AHeaderThatChangesDuringTheCopyIsNotSealed) {
+  const auto image = MakeImage(trainer_->Identity(1), kTensorBytes);
+  auto begun = trainer_->BeginSave(1, image.size());
+  ASSERT_TRUE(begun);
+  trainer_->Copy(begun->slot, image, 2'000'000);
+  // The checksum of the first chunk is computed after the header was parsed.
+  EXPECT_TRUE(Eventually([&] {
+    for (const auto& rank : StatusOf(node_.node->ranks())) {
+      if (rank.owner.job == "job" && rank.slots[begun->slot].checksummed > 0) return true;
+    }
+    return false;
+  }));
+  const auto other = MakeImage(trainer_->Identity(7), kTensorBytes);
+  const std::span<std::byte> slot = trainer_->slot(begun->slot);
+  std::memcpy(slot.data(), other.data(), 4096);
+  std::memcpy(slot.data() + 2'000'000, image.data() + 2'000'000, image.size() - 2'000'000);
+  PublishProgress(trainer_->progress(begun->slot), image.size());
+  ASSERT_TRUE(trainer_->EndSave(begun->slot, 1).ok());
+  EXPECT_THAT(FailureOf(1).message(), HasSubstr("the image header changed"));
+  EXPECT_FALSE(node_.coordinator.Holds(trainer_->Key(1), Tier::kMemory));
+  ExpectSaveSucceeds(2);
+}
+
 TEST_F(HostileTest, ATrainerThatNeverReadsIsDisconnected) {
   BeginSaveMessage message;
   message.step = 1;

@@ -196,6 +196,25 @@ TEST_F(CopierTest, HostTensorsDoNotWaitForADevice) {
   EXPECT_EQ(progress_.back(), slot_.size());
 }
 
+TEST_F(CopierTest, TheTensorsAreReleasedWhenAllDeviceCopiesAreQueued) {
+  Make(Sizes(), 3);
+  LoadDevice();
+  ::setenv("HOLDFAST_TEST_DEVICE", "parts", 1);
+  int stream = 0;
+  auto copy = SaveCopy::Make(plan_, device_.get(), &stream);
+  ASSERT_TRUE(copy);
+  SaveCopy::Target target = Target();
+  target.released = [&] {
+    ++released_;
+    EXPECT_TRUE((*copy)->GuardStream(&stream).ok());
+  };
+  EXPECT_TRUE((*copy)->Run(target).ok());
+  ::unsetenv("HOLDFAST_TEST_DEVICE");
+  EXPECT_EQ(stream, 1) << "the guard ran before the last piece was queued";
+  EXPECT_EQ(released_, 1);
+  ExpectImage();
+}
+
 TEST_F(CopierTest, ACancelledDeviceCopyEndsBeforeRunReturns) {
   Make(Sizes(), 2);
   LoadDevice();

@@ -1,6 +1,7 @@
 // A device copier for tests: "device" memory is host memory, which a slow separate thread copies.
-// HOLDFAST_TEST_DEVICE selects a failure: "abi", "start", or "held", which delays copies until they
-// are guarded, at most ten seconds.
+// HOLDFAST_TEST_DEVICE selects a failure: "abi", "start", "held", which delays copies until they
+// are guarded, at most ten seconds, or "parts": the last piece is queued when the others are
+// copied.
 
 #include <atomic>
 #include <condition_variable>
@@ -22,6 +23,7 @@ struct holdfast_device_copy {
   std::mutex mutex;
   std::condition_variable changed;
   size_t done = 0;
+  size_t queued_from = 0;  // pieces that must be copied before the last one is queued
   bool held = false;
   std::thread thread;
 };
@@ -61,6 +63,7 @@ int32_t Start(holdfast_device_context* context, holdfast_device_mark* mark,
   }
   auto made = std::make_unique<holdfast_device_copy>();
   made->held = Chosen("held");
+  made->queued_from = Chosen("parts") ? count - 1 : 0;
   made->thread = std::thread([made = made.get(), pieces, count, slot] {
     {
       std::unique_lock lock(made->mutex);
@@ -84,11 +87,17 @@ int32_t WaitPieces(holdfast_device_copy* copy, size_t want, size_t* done, char*,
   *done = copy->done;
   return 0;
 }
-int32_t IsQueued(const holdfast_device_copy*) { return 1; }
-// Simulates a stream wait: sets the int at `stream` to 1, or to 2 when a held copy has begun.
+int32_t IsQueued(const holdfast_device_copy* copy) {
+  std::lock_guard lock(const_cast<holdfast_device_copy*>(copy)->mutex);
+  return copy->done >= copy->queued_from ? 1 : 0;
+}
+// Simulates a stream wait: sets the int at `stream` to 1, to 2 when a held copy has begun, or to 3
+// when a piece is not queued yet.
 int32_t Guard(holdfast_device_copy* copy, void* stream, char*, size_t) {
   std::lock_guard lock(copy->mutex);
-  if (stream != nullptr) *static_cast<int*>(stream) = copy->held && copy->done > 0 ? 2 : 1;
+  int state = copy->held && copy->done > 0 ? 2 : 1;
+  if (copy->done < copy->queued_from) state = 3;
+  if (stream != nullptr) *static_cast<int*>(stream) = state;
   copy->held = false;
   copy->changed.notify_all();
   return 0;
