@@ -48,8 +48,17 @@ class MutantsTest(unittest.TestCase):
         self.assertEqual(mutants.replacement(mutation(number=7)), f"({on} ? (false) : (x > 1))")
         self.assertEqual(mutants.replacement(
             mutation(kind="statement", original="Go();", mutated=";", number=7)),
-                         f"if ({on}) {{ ; }} else {{ Go(); }}")
+                         f"{{ if ({on}) {{ ; }} else {{ Go(); }} }}")
         self.assertEqual(mutants.replacement(mutation(kind="raw", mutated="if (!@ON@)", number=7)), f"if (!{on})")
+
+    def test_the_statement_of_an_if_compiles_without_warnings(self):
+        source = self.root / "module/a.cc"
+        for rest in ("", " else Stop();"):
+            source.write_text(mutants.instrumented(
+                f"void Go(), Stop();\nvoid F(bool x) {{ if (x) Go();{rest} }}\n",
+                [mutation(kind="statement", original="Go();", mutated=";", number=7)]))
+            subprocess.run(["c++", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", f"-I{mutants.ROOT}", str(source)],
+                           check=True)
 
     def test_the_copy_is_written_once_and_follows_the_tree(self):
         subprocess.run(["git", "init", "-q", "."], cwd=self.root, check=True)
