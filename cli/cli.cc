@@ -174,7 +174,7 @@ size_t EditDistance(const std::string& a, const std::string& b) {
 /// Returns the first argument that is neither an option nor an option's value; empty: none.
 std::string FirstWord(const CLI::App& app, int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
-    const std::string argument = argv[i];
+    std::string argument = argv[i];
     if (argument.empty() || argument[0] != '-') return argument;
     if (argument.find('=') != std::string::npos) continue;
     const CLI::Option* option = app.get_option_no_throw(argument);

@@ -84,14 +84,14 @@ function(holdfast_check_headers target)
   if(NOT sources)
     return()
   endif()
-  add_library(${target}_headers OBJECT ${sources})
-  set_target_properties(${target}_headers PROPERTIES UNITY_BUILD OFF
+  add_library(${target}_header_checks OBJECT ${sources})
+  set_target_properties(${target}_header_checks PROPERTIES UNITY_BUILD OFF
     CXX_COMPILER_LAUNCHER ${CMAKE_SOURCE_DIR}/cmake/syntax_only.sh)
-  target_link_libraries(${target}_headers PRIVATE ${target})
+  target_link_libraries(${target}_header_checks PRIVATE ${target})
   if(NOT TARGET header_checks)
     add_custom_target(header_checks)
   endif()
-  add_dependencies(header_checks ${target}_headers)
+  add_dependencies(header_checks ${target}_header_checks)
 endfunction()
 
 # holdfast_proto(<target> <file.proto> [DEPENDS ...]): makes a library of the messages and gRPC stubs. Generated

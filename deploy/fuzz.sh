@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 deploy/install-deps.sh
 deploy/install-deps.sh --lint
 cmake --preset fuzz >/dev/null
-ninja -C build/fuzz --quiet
+ninja -C build/fuzz --quiet fuzzers
 seconds=${HOLDFAST_FUZZ_SECONDS:-600}
 mkdir -p build/fuzz/found build/fuzz/grown
 

@@ -288,7 +288,7 @@ void HttpServer::Library::Respond(const httplib::Request& request, httplib::Resp
   HttpAnswer answer = handler_.Get(Convert(request));
   response.status = answer.status;
   for (const auto& [name, value] : answer.headers) response.set_header(name, value);
-  if (!answer.more) return response.set_content(std::move(answer.body), answer.type);
+  if (!answer.more) return response.set_content(answer.body, answer.type);
   response.set_chunked_content_provider(
       answer.type, [this, first = std::move(answer.body), more = std::move(answer.more)](
                        size_t offset, httplib::DataSink& sink) {

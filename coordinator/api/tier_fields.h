@@ -7,6 +7,8 @@
 
 namespace holdfast::coord {
 
+namespace pb = ::holdfast::coordinator;
+
 /// Returns the newest version that is committed at the tier, as a JobState or a JobStatus names it.
 template <typename Message>
 const pb::Version& CommittedAt(const Message& message, Tier tier) {

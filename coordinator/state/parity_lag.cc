@@ -6,8 +6,8 @@ namespace holdfast::coord {
 namespace {
 /// Returns whether each member of the group keeps its parity of the version, at any tier.
 bool HasParity(const GroupIndex& groups, uint32_t group, const VersionState& version) {
-  const size_t end = group + 1 < groups.firsts.size() ? groups.firsts[group + 1]
-                                                      : groups.members.size();
+  const size_t end =
+      group + 1 < groups.firsts.size() ? groups.firsts[group + 1] : groups.members.size();
   if (version.parity.size() < end) return false;
   return std::all_of(version.parity.begin() + groups.firsts[group], version.parity.begin() + end,
                      [](const RankShard& shard) { return !shard.replicas.empty(); });

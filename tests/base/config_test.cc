@@ -89,8 +89,7 @@ TEST(ConfigTest, ARetiredKeyIsRefusedWithTheRemedyUnlessItIsOff) {
   schema.Retire("io.shared", "set io.depth");
   EXPECT_TRUE(schema.LoadText("[io]\nshared = false\n", "f.toml").ok());
   for (const char* value : {"true", "0", "'false'"}) {
-    const Status status =
-        schema.LoadText("[io]\nshared = " + std::string(value) + "\n", "f.toml");
+    const Status status = schema.LoadText("[io]\nshared = " + std::string(value) + "\n", "f.toml");
     EXPECT_EQ(status.message(), "f.toml:2: 'io.shared' is no longer supported: set io.depth");
   }
   EXPECT_FALSE(schema.Set("io.shared=true").ok());

@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -172,8 +173,27 @@ class AllTest(Folder):
         listed = subprocess.run([sys.executable, "-B", str(ROOT / "deploy/all.py"), "--list"], capture_output=True,
                                 text=True, check=True).stdout
         for name in ("default", "frameworks", "slow-links", "drills", "torn-snapshots", "healthy-training",
-                     "network-faults", "lost-nodes", "departures", "fuzz", "tsan", "asan", "lint", "mutation"):
+                     "network-faults", "lost-nodes", "departures", "fuzz", "tsan", "asan", "checkov", "lint",
+                     "mutation"):
             self.assertRegex(listed, rf"(?m)^{name} ")
+
+    def test_the_real_parts_run_cases_that_exist(self):
+        found = []
+        for name, _, command in parts_of_the_tree():
+            for program, suite, case in re.findall(r"/tests/(\w+) --gtest_filter=(\w+)\.(\w+)", command):
+                source = (ROOT / f"tests/e2e/{program}.cc").read_text()
+                self.assertRegex(source, rf"TEST_F\({suite}, {case}\)", name)
+                found.append(name)
+        self.assertEqual(found, ["drills", "network-faults", "lost-nodes", "departures"])
+
+    def test_no_real_part_relies_on_a_time_limit_that_ctest_ignores(self):
+        # The TIMEOUT of a test has precedence over the option.
+        for name, _, command in parts_of_the_tree():
+            self.assertNotIn("--timeout", command, name)
+
+
+def parts_of_the_tree():
+    return runpy.run_path(str(ROOT / "deploy/all.py"))["PARTS"]
 
 
 class TestCommandTest(unittest.TestCase):

@@ -47,11 +47,11 @@ class DoctorClusterTest : public ProtectedCluster {
     const Cluster asked(at);
     const std::vector<std::string> data = cluster_->DataDirs(0);
     std::vector<std::string> settings = certificates_.Settings();
-    settings.insert(settings.end(), {"cluster=local", "node=" + node,
-                                     "coordinator=" + cluster_->endpoint(), "run_dir=" + run_dir,
-                                     "data_dirs=[\"" + data[0] + "\"]", "arena.bytes=64MiB",
-                                     "peers.listen=" + Lan::Address(place) + ":7100",
-                                     "peers.secret_file=" + options_.root + "/" + secret});
+    settings.insert(settings.end(),
+                    {"cluster=local", "node=" + node, "coordinator=" + cluster_->endpoint(),
+                     "run_dir=" + run_dir, "data_dirs=[\"" + data[0] + "\"]", "arena.bytes=64MiB",
+                     "peers.listen=" + Lan::Address(place) + ":7100",
+                     "peers.secret_file=" + options_.root + "/" + secret});
     std::vector<std::string> command = {"doctor", "-o", "json", "--disk", "8MiB"};
     for (const std::string& setting : settings) {
       command.insert(command.end(), {"--set", setting});

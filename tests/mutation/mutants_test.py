@@ -48,8 +48,23 @@ class MutantsTest(unittest.TestCase):
         self.assertEqual(mutants.replacement(mutation(number=7)), f"({on} ? (false) : (x > 1))")
         self.assertEqual(mutants.replacement(
             mutation(kind="statement", original="Go();", mutated=";", number=7)),
-                         f"if ({on}) {{ ; }} else {{ Go(); }}")
+                         f"{{ if ({on}) {{ ; }} else {{ Go(); }} }}")
         self.assertEqual(mutants.replacement(mutation(kind="raw", mutated="if (!@ON@)", number=7)), f"if (!{on})")
+
+    def compiles(self, text, bug):
+        source = self.root / "module/a.cc"
+        source.write_text(mutants.instrumented(text, [bug]))
+        subprocess.run(["c++", "-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Wpedantic", "-Werror",
+                        f"-I{mutants.ROOT}", str(source)], check=True)
+
+    def test_the_statement_of_an_if_compiles_without_warnings(self):
+        for rest in ("", " else Stop();"):
+            self.compiles(f"void Go(), Stop();\nvoid F(bool x) {{ if (x) Go();{rest} }}\n",
+                          mutation(kind="statement", original="Go();", mutated=";", number=7))
+
+    def test_a_bug_in_a_constexpr_function_compiles(self):
+        self.compiles("constexpr int F(int x) { return x + 1; }\nstatic_assert(F(1) == 2);\n",
+                      mutation(original="x + 1", mutated="x", number=7))
 
     def test_the_copy_is_written_once_and_follows_the_tree(self):
         subprocess.run(["git", "init", "-q", "."], cwd=self.root, check=True)

@@ -299,12 +299,15 @@ TEST_F(ServerTest, DecidesOneRestoreForAllRanks) {
 
   ASSERT_EQ(a.Join("gpt", "run-2", 0, 2).value(), 2U);
   ASSERT_EQ(b.Join("gpt", "run-2", 1, 2).value(), 2U);
-  Preparer pa(a, [this] { return epoch(); });
-  Preparer pb(b, [this] { return epoch(); });
   Result<pb::DecideRestoreReply> first = Fail(Status());
-  std::thread other([&] { first = a.Decide("gpt", 2, 0); });
-  auto second = b.Decide("gpt", 2, 1);
-  other.join();
+  Result<pb::DecideRestoreReply> second = Fail(Status());
+  {
+    Preparer pa(a, [this] { return epoch(); });
+    Preparer pb(b, [this] { return epoch(); });
+    std::thread other([&] { first = a.Decide("gpt", 2, 0); });
+    second = b.Decide("gpt", 2, 1);
+    other.join();
+  }
   ASSERT_TRUE(first.has_value()) << first.error().ToString();
   ASSERT_TRUE(second.has_value()) << second.error().ToString();
   EXPECT_EQ(FromProto(first->version()), V(1, 5));
@@ -314,6 +317,8 @@ TEST_F(ServerTest, DecidesOneRestoreForAllRanks) {
   Start();
   Attach(a);
   Attach(b);
+  Preparer pa(a, [this] { return epoch(); });
+  Preparer pb(b, [this] { return epoch(); });
   auto again = a.Decide("gpt", 2, 0);
   ASSERT_TRUE(again.has_value()) << again.error().ToString();
   EXPECT_EQ(FromProto(again->version()), V(1, 5));

@@ -33,8 +33,8 @@ TEST(HistoryCapacity, ASampleHasTheSumAndTheFullestOfTheArenas) {
   view::ClusterSnapshot cluster;
   SetArena(AddNode(cluster, "n0"), 8 * kGib, 2 * kGib);
   SetArena(AddNode(cluster, "n1"), 8 * kGib, 5 * kGib);
-  EXPECT_EQ(CapacityOf(cluster), Json({kStart / 1'000'000, 2 * kGib, 0, 0, 60, 16 * kGib, 7 * kGib,
-                                       37}));
+  EXPECT_EQ(CapacityOf(cluster),
+            Json({kStart / 1'000'000, 2 * kGib, 0, 0, 60, 16 * kGib, 7 * kGib, 37}));
 }
 
 TEST(HistoryCapacity, NodesWithoutTheirArenaAreNoEmptyArenas) {

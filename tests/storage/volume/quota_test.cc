@@ -161,7 +161,9 @@ TEST_F(QuotaTest, AWriteWaitsForARemovalAndOnlyOnce) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
     EXPECT_STATUS_OK(Remove(1));
   });
+  const auto waits_since = std::chrono::steady_clock::now();
   EXPECT_STATUS_OK(Write(2));
+  EXPECT_LT(std::chrono::steady_clock::now() - waits_since, patience_);
   retention.join();
 
   patience_ = std::chrono::milliseconds(300);
