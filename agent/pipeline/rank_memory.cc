@@ -82,7 +82,7 @@ bool RankMemory::ReassignIdle(const SegmentOwner& owner, uint32_t slots, uint64_
                               uint32_t world, Result<Segment*>* segment) {
   std::vector<RankLease> idle = ranks_.Idle(owner.job, world);
   // Taken from the end: memory of jobs with priority comes last.
-  std::ranges::stable_partition(idle, [this](const RankLease& rank) {
+  std::stable_partition(idle.begin(), idle.end(), [this](const RankLease& rank) {
     return arena_.HasPriority(rank->segment.owner().job);
   });
   bool more = false;
