@@ -54,6 +54,7 @@ Result<std::vector<BenchResult>> RunRebuild(const BenchOptions& options);
 Result<std::vector<BenchResult>> RunGrowth(const BenchOptions& options);
 Result<std::vector<BenchResult>> RunSlowdown(const BenchOptions& options);
 Result<std::vector<BenchResult>> RunDisk(const BenchOptions& options);
+Result<std::vector<BenchResult>> RunDiskStages(const BenchOptions& options);
 Result<std::vector<BenchResult>> RunStreaming(const BenchOptions& options);
 Result<std::vector<BenchResult>> RunStall(const BenchOptions& options);
 Result<std::vector<BenchResult>> RunRestore(const BenchOptions& options);

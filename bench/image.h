@@ -15,11 +15,15 @@ struct Unmap {
   void operator()(std::byte* memory) const;
 };
 
+/// The pages of memory. A slot of an agent has huge pages as far as the kernel can make them.
+enum class Pages { kAsASlot, kSmall };
+
 /// A shard's image in memory, as in a sealed slot: one large F32 tensor of pseudo-random bytes.
 class SealedImage {
  public:
   /// Makes an image of about `bytes` in total: job "bench", incarnation 1, step 0.
-  static Result<SealedImage> Make(uint32_t rank, uint32_t world, uint64_t bytes);
+  static Result<SealedImage> Make(uint32_t rank, uint32_t world, uint64_t bytes,
+                                  Pages pages = Pages::kAsASlot);
   /// Turns the image into that of another step: a new header and a new checksum of the first chunk.
   Status Restamp(uint64_t step);
 

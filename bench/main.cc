@@ -37,6 +37,7 @@ const std::vector<Bench>& All() {
       {"slowdown", "training with parity of every step ÷ without peers", RunSlowdown},
       {"growth", "time and bytes of parity for groups of 2 to 16 nodes", RunGrowth, true},
       {"disk", "slot → durable and back ÷ fio", RunDisk},
+      {"disk_stages", "the stages of a read into a slot ÷ fio", RunDiskStages, true, true},
       {"streaming", "Save → durable ÷ the slowest stage on its own", RunStreaming},
       {"stall", "training with a checkpoint every step ÷ without", RunStall},
       {"restore", "restore ÷ memcpy", RunRestore},

@@ -5,6 +5,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <map>
@@ -64,6 +65,34 @@ Result<KeeperClient> ReachKeeper(const ArenaOptions& options, std::chrono::milli
   return KeeperClient::ConnectOrStart(options.run_dir, options.keeper_binary, clock);
 }
 
+/// The bytes of all segments, also of those being made.
+struct ReservedBytes {
+  uint64_t all = 0;
+  std::map<uid_t, uint64_t> of_users;
+  std::map<std::string, uint64_t> of_jobs;
+
+  void Add(const SegmentOwner& owner, uint64_t bytes) {
+    all += bytes;
+    of_users[owner.uid] += bytes;
+    of_jobs[owner.job] += bytes;
+  }
+  void Remove(const SegmentOwner& owner, uint64_t bytes) {
+    all -= bytes;
+    if ((of_users[owner.uid] -= bytes) == 0) of_users.erase(owner.uid);
+    if ((of_jobs[owner.job] -= bytes) == 0) of_jobs.erase(owner.job);
+  }
+};
+
+template <typename Key>
+uint64_t BytesOf(const std::map<Key, uint64_t>& reserved, const Key& key) {
+  const auto found = reserved.find(key);
+  return found == reserved.end() ? 0 : found->second;
+}
+
+bool Exceeds(uint64_t limit, uint64_t reserved, uint64_t wanted) {
+  return reserved > limit || wanted > limit - reserved;
+}
+
 class NodeArena : public Arena {
  public:
   NodeArena(ArenaOptions options, UniqueFd lock, KeeperClient keeper, Clock& clock)
@@ -86,6 +115,11 @@ class NodeArena : public Arena {
   std::vector<Segment*> segments() override;
   Status Release(Segment* segment) override;
   ArenaUsage usage() const override;
+  ArenaShortage ShortageOf(const SegmentOwner& owner, uint32_t slots,
+                           uint64_t slot_bytes) const override;
+  bool HasPriority(const std::string& job) const override {
+    return options_.priority_jobs.contains(job);
+  }
   Status EnsureKeeper() override;
 
  private:
@@ -99,6 +133,14 @@ class NodeArena : public Arena {
   std::optional<RankKey> KeyOfSegment(const Segment* segment) const HOLDFAST_REQUIRES(mutex_);
   Result<Segment*> CreateFor(const SegmentShape& shape);
   Status TakeBudget(const SegmentShape& shape);
+  ArenaShortage Shortage(const SegmentShape& shape) const HOLDFAST_REQUIRES(mutex_);
+  std::string DescribeShortage(const SegmentShape& shape, ArenaShortage shortage) const
+      HOLDFAST_REQUIRES(mutex_);
+  /// What the jobs without priority may have together, and what they have.
+  uint64_t OrdinaryBytesMax() const {
+    return options_.budget_bytes - std::min(options_.budget_bytes, options_.priority_bytes);
+  }
+  uint64_t OrdinaryBytes() const HOLDFAST_REQUIRES(mutex_);
   Status PutWithKeeper(const MappedSegment& segment) HOLDFAST_REQUIRES(keeper_mutex_);
   Status ReconcileKeeper() HOLDFAST_REQUIRES(keeper_mutex_);
   Status DropAtKeeper(const std::string& name);
@@ -116,8 +158,7 @@ class NodeArena : public Arena {
   CondVar idle_;
   std::set<RankKey> busy_ HOLDFAST_GUARDED_BY(mutex_);  // being reserved or released
   Segments segments_ HOLDFAST_GUARDED_BY(mutex_);
-  uint64_t reserved_bytes_ HOLDFAST_GUARDED_BY(mutex_) = 0;  // also of segments being made
-  std::map<uid_t, uint64_t> reserved_of_ HOLDFAST_GUARDED_BY(mutex_);  // the same by user
+  ReservedBytes reserved_ HOLDFAST_GUARDED_BY(mutex_);
 };
 
 Status NodeArena::AdoptAll() {
@@ -156,8 +197,7 @@ Status NodeArena::AdoptOne(KeptEntry entry) {
   Status status = adopted ? Status::Ok() : adopted.error();
   if (status.ok()) {
     MutexLock lock(mutex_);
-    reserved_bytes_ += (*adopted)->bytes();
-    reserved_of_[(*adopted)->owner().uid] += (*adopted)->bytes();
+    reserved_.Add((*adopted)->owner(), (*adopted)->bytes());
     Log(LogLevel::kInfo, "SegmentAdopted",
         {Kv("segment", note), Kv("bytes", (*adopted)->bytes()),
          Kv("holds", (*adopted)->DescribeHeld())});
@@ -224,31 +264,80 @@ Result<Segment*> NodeArena::ReserveFor(const SegmentOwner& owner, uint32_t slots
   return CreateFor({.id = id, .owner = owner, .slots = slots, .slot_bytes = slot_bytes});
 }
 
+uint64_t NodeArena::OrdinaryBytes() const {
+  uint64_t bytes = reserved_.all;
+  for (const std::string& job : options_.priority_jobs) bytes -= BytesOf(reserved_.of_jobs, job);
+  return bytes;
+}
+
+ArenaShortage NodeArena::Shortage(const SegmentShape& shape) const {
+  const auto& [job, rank, uid] = shape.owner;
+  const uint64_t wanted = shape.segment_bytes();
+  const auto of_job = BytesOf(reserved_.of_jobs, job);
+  if (options_.job_bytes != 0 && Exceeds(options_.job_bytes, of_job, wanted)) {
+    return ArenaShortage::kJob;
+  }
+  const uint64_t of_user = BytesOf(reserved_.of_users, uid);
+  if (uid != 0 && options_.user_bytes != 0 && Exceeds(options_.user_bytes, of_user, wanted)) {
+    return ArenaShortage::kUser;
+  }
+  if (options_.priority_bytes != 0 && !HasPriority(job) &&
+      Exceeds(OrdinaryBytesMax(), OrdinaryBytes(), wanted)) {
+    return ArenaShortage::kOrdinary;
+  }
+  return Exceeds(options_.budget_bytes, reserved_.all, wanted) ? ArenaShortage::kArena
+                                                               : ArenaShortage::kNone;
+}
+
+std::string NodeArena::DescribeShortage(const SegmentShape& shape, ArenaShortage shortage) const {
+  const auto& [job, rank, uid] = shape.owner;
+  const uint64_t wanted = shape.segment_bytes();
+  const std::string needs = fmt::format("{}/{} needs {} ({} slots of {} and {} of control)", job,
+                                        ShardName(rank), FormatBytes(wanted), shape.slots,
+                                        FormatBytes(shape.slot_bytes), FormatBytes(kControlBytes));
+  if (shortage == ArenaShortage::kJob) {
+    return fmt::format(
+        "{}, but the job has {} of the {} that one job may have of this node's arena: use fewer "
+        "slots or fewer ranks on the node, or raise limits.arena_bytes_per_job",
+        needs, FormatBytes(BytesOf(reserved_.of_jobs, job)), FormatBytes(options_.job_bytes));
+  }
+  if (shortage == ArenaShortage::kUser) {
+    return fmt::format(
+        "{}, but uid {} has {} of the {} that one user may have of the arena: end another job, use "
+        "fewer slots, or raise limits.arena_percent_per_user",
+        needs, uid, FormatBytes(BytesOf(reserved_.of_users, uid)),
+        FormatBytes(options_.user_bytes));
+  }
+  if (shortage == ArenaShortage::kOrdinary) {
+    return fmt::format(
+        "{}, but jobs without priority have reserved {} of the {} that they may have of the "
+        "arena's "
+        "{}: end another job, use fewer slots, or change limits.arena_priority_percent or "
+        "limits.arena_priority_jobs",
+        needs, FormatBytes(OrdinaryBytes()), FormatBytes(OrdinaryBytesMax()),
+        FormatBytes(options_.budget_bytes));
+  }
+  return fmt::format(
+      "{}, but other ranks have reserved {} of the arena's {}: raise [arena] bytes to at least {}, "
+      "or use fewer slots",
+      needs, FormatBytes(reserved_.all), FormatBytes(options_.budget_bytes),
+      reserved_.all + wanted);
+}
+
 Status NodeArena::TakeBudget(const SegmentShape& shape) {
   MutexLock lock(mutex_);
-  uint64_t wanted = shape.segment_bytes();
-  const uid_t uid = shape.owner.uid;
-  const uint64_t has = reserved_of_[uid];
-  const uint64_t most = uid == 0 ? 0 : options_.user_bytes;
-  if (most != 0 && (has > most || wanted > most - has)) {
-    return ResourceExhaustedError(fmt::format(
-        "{}/{} needs {} ({} slots of {}), but uid {} has {} of the {} that one user may have of "
-        "the arena: end another job, use fewer slots, or raise limits.arena_percent_per_user",
-        shape.owner.job, ShardName(shape.owner.rank), FormatBytes(wanted), shape.slots,
-        FormatBytes(shape.slot_bytes), uid, FormatBytes(has), FormatBytes(most)));
+  const ArenaShortage shortage = Shortage(shape);
+  if (shortage != ArenaShortage::kNone) {
+    return ResourceExhaustedError(DescribeShortage(shape, shortage));
   }
-  if (reserved_bytes_ <= options_.budget_bytes &&
-      wanted <= options_.budget_bytes - reserved_bytes_) {
-    reserved_bytes_ += wanted;
-    reserved_of_[uid] += wanted;
-    return Status::Ok();
-  }
-  return ResourceExhaustedError(fmt::format(
-      "{}/{} needs {} ({} slots of {} and {} of control), but other ranks have reserved {} of the "
-      "arena's {}: raise [arena] bytes to at least {}, or use fewer slots",
-      shape.owner.job, ShardName(shape.owner.rank), FormatBytes(wanted), shape.slots,
-      FormatBytes(shape.slot_bytes), FormatBytes(kControlBytes), FormatBytes(reserved_bytes_),
-      FormatBytes(options_.budget_bytes), reserved_bytes_ + wanted));
+  reserved_.Add(shape.owner, shape.segment_bytes());
+  return Status::Ok();
+}
+
+ArenaShortage NodeArena::ShortageOf(const SegmentOwner& owner, uint32_t slots,
+                                    uint64_t slot_bytes) const {
+  MutexLock lock(mutex_);
+  return Shortage({.owner = owner, .slots = slots, .slot_bytes = RoundUp(slot_bytes, kSlotAlign)});
 }
 
 Result<Segment*> NodeArena::CreateFor(const SegmentShape& shape) {
@@ -260,14 +349,13 @@ Result<Segment*> NodeArena::CreateFor(const SegmentShape& shape) {
   if (status.ok()) HOLDFAST_CRASH_POINT("arena.after_reserve");
   MutexLock lock(mutex_);
   if (!status.ok()) {
-    reserved_bytes_ -= shape.segment_bytes();
-    reserved_of_[shape.owner.uid] -= shape.segment_bytes();
+    reserved_.Remove(shape.owner, shape.segment_bytes());
     return Fail(std::move(status));
   }
   Segment* segment = created->get();
   Log(LogLevel::kInfo, "SegmentReserved",
       {Kv("segment", (*created)->note()), Kv("slots", shape.slots),
-       Kv("slot_bytes", shape.slot_bytes), Kv("reserved_bytes", reserved_bytes_)});
+       Kv("slot_bytes", shape.slot_bytes), Kv("reserved_bytes", reserved_.all)});
   segments_[KeyOf(shape.owner)] = *std::move(created);
   return segment;
 }
@@ -355,23 +443,22 @@ Status NodeArena::ReleaseBusy(const RankKey& key) {
     released = std::move(segments_.at(key));
     segments_.erase(key);
   }
-  uint64_t bytes = released->bytes();
-  const uid_t uid = released->owner().uid;
+  const uint64_t bytes = released->bytes();
+  const SegmentOwner owner = released->owner();
   std::string note = released->note();
   released.reset();  // unmaps, which is slow: without the mutex, and before the budget is free
   MutexLock lock(mutex_);
-  reserved_bytes_ -= bytes;
-  reserved_of_[uid] -= bytes;
-  Log(LogLevel::kInfo, "SegmentFreed",
-      {Kv("segment", note), Kv("reserved_bytes", reserved_bytes_)});
+  reserved_.Remove(owner, bytes);
+  Log(LogLevel::kInfo, "SegmentFreed", {Kv("segment", note), Kv("reserved_bytes", reserved_.all)});
   return Status::Ok();
 }
 
 ArenaUsage NodeArena::usage() const {
   MutexLock lock(mutex_);
   return {.budget_bytes = options_.budget_bytes,
-          .reserved_bytes = reserved_bytes_,
-          .segments = static_cast<uint32_t>(segments_.size())};
+          .reserved_bytes = reserved_.all,
+          .segments = static_cast<uint32_t>(segments_.size()),
+          .of_jobs = reserved_.of_jobs};
 }
 
 Status NodeArena::PutWithKeeper(const MappedSegment& segment) {

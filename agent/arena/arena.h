@@ -4,8 +4,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -85,16 +87,24 @@ class Segment {
 struct ArenaOptions {
   uint64_t budget_bytes = 0;  // over all segments, control blocks included
   uint64_t user_bytes = 0;    // the same for the segments of a user other than root; 0: no limit
-  std::string run_dir;        // the folder of keeper.sock
-  bool start_keeper = true;   // false: another process starts the keeper
-  std::string keeper_binary;  // started when no keeper answers; empty: next to this executable
+  uint64_t job_bytes = 0;     // the same for the segments of a job; 0: no limit
+  std::set<std::string> priority_jobs = {};
+  uint64_t priority_bytes = 0;  // part of the budget that only priority_jobs get
+  std::string run_dir;          // the folder of keeper.sock
+  bool start_keeper = true;     // false: another process starts the keeper
+  std::string keeper_binary;    // started when no keeper answers; empty: next to this executable
 };
 
 struct ArenaUsage {
   uint64_t budget_bytes = 0;
   uint64_t reserved_bytes = 0;
   uint32_t segments = 0;
+  std::map<std::string, uint64_t> of_jobs = {};  // reserved_bytes by job
 };
+
+/// The limit that a new segment would exceed: that of the job, of the user, of all jobs without
+/// priority, or of the arena.
+enum class ArenaShortage { kNone, kJob, kUser, kOrdinary, kArena };
 
 /// All segments of a node. One process at a time may have a run directory's arena open: Open()
 /// waits 2 s for a predecessor to exit, then returns AlreadyExists. Thread-safe. Segments live
@@ -110,7 +120,7 @@ class Arena {
   /// Returns the owner's segment with at least `slots` slots of `slot_bytes`, adopted or new (fully
   /// fallocated and sealed against resizing, so that touching it never faults). A smaller segment
   /// of the same owner is released first if all its slots are free. FailedPrecondition otherwise:
-  /// the message lists what that segment holds. ResourceExhausted: the message names the budget,
+  /// the message lists what that segment holds. ResourceExhausted: the message names the limit,
   /// the reserved bytes, the request and the setting to raise.
   virtual Result<Segment*> Reserve(const SegmentOwner& owner, uint32_t slots,
                                    uint64_t slot_bytes) = 0;
@@ -128,6 +138,11 @@ class Arena {
   /// Frees the segment's memory. No thread may use the segment any more.
   virtual Status Release(Segment* segment) = 0;
   virtual ArenaUsage usage() const = 0;
+  /// Returns the first limit, in the order of the enumeration, that a new segment would exceed.
+  virtual ArenaShortage ShortageOf(const SegmentOwner& owner, uint32_t slots,
+                                   uint64_t slot_bytes) const = 0;
+  /// Returns whether the job is one of ArenaOptions::priority_jobs.
+  virtual bool HasPriority(const std::string& job) const = 0;
   /// Ensures that a keeper holds every segment: when the old keeper has died, starts a new one and
   /// passes the descriptors to it. With ArenaOptions::start_keeper false, waits a moment for a new
   /// keeper instead of starting one. Call it about every second: between a keeper's death and this

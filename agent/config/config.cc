@@ -117,6 +117,12 @@ void BindLimits(AgentConfig& config, ConfigSchema& schema) {
              1, 896);
   schema.Add("limits.arena_percent_per_user", &config.arena_percent_per_user,
              "Share of arena.bytes that one user other than root may have, in percent.", 1, 100);
+  schema.AddBytes("limits.arena_bytes_per_job", &config.arena_bytes_per_job,
+                  "Room in the arena for one job, with its parity; 0: no limit.");
+  schema.Add("limits.arena_priority_jobs", &config.arena_priority_jobs,
+             "Jobs with priority: their idle memory is given to other jobs last.");
+  schema.Add("limits.arena_priority_percent", &config.arena_priority_percent,
+             "Share of arena.bytes that only the jobs with priority get, in percent.", 0, 99);
   schema.AddBytes("limits.disk_bytes_per_job", &config.disk_bytes_per_job,
                   "Room in data_dirs for the shards of one job, with its parity; 0: no limit.");
   schema.AddBytes("limits.disk_bytes_per_user", &config.disk_bytes_per_user,
@@ -190,6 +196,15 @@ Status AgentConfig::Check() const {
     return InvalidArgumentError(
         fmt::format("run_dir '{}' is too long: the paths of its sockets may have {} characters",
                     run_dir, kSocketPathMax));
+  }
+  for (const std::string& job : arena_priority_jobs) {
+    HOLDFAST_RETURN_IF_ERROR(ValidateName("a name in limits.arena_priority_jobs", job));
+  }
+  if (arena_priority_percent > 0 && arena_priority_jobs.empty()) {
+    return InvalidArgumentError(fmt::format(
+        "limits.arena_priority_percent keeps {} % of the arena for no job: name jobs in "
+        "limits.arena_priority_jobs",
+        arena_priority_percent));
   }
   if (data_dirs.empty()) {
     return InvalidArgumentError("data_dirs is empty: name at least one folder");

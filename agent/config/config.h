@@ -48,6 +48,9 @@ struct AgentConfig {
   int64_t sessions_per_user = 256;
   int64_t silent_per_user = 64;
   int64_t arena_percent_per_user = 75;
+  uint64_t arena_bytes_per_job = 0;  // 0: no limit
+  std::vector<std::string> arena_priority_jobs;
+  int64_t arena_priority_percent = 0;
   uint64_t disk_bytes_per_job = 0;   // 0: no limit
   uint64_t disk_bytes_per_user = 0;  // 0: no limit
   bool workers_enabled = false;

@@ -21,6 +21,14 @@ void ChunkCache::Keep(Key key, Bytes bytes) {
   order_.pop_front();
 }
 
+Status ChunkCache::Copy(const Bytes& chunk, std::span<std::byte> into) {
+  if (chunk->size() != std::min<size_t>(into.size(), kChunkBytes)) {
+    return InvalidArgumentError("the bytes do not end where a chunk ends");
+  }
+  std::memcpy(into.data(), chunk->data(), chunk->size());
+  return Status::Ok();
+}
+
 Status ChunkCache::Read(Rank rank, uint64_t first, std::span<std::byte> into, const Fetch& fetch) {
   const uint64_t last = first + ChunkCount(into.size());
   for (uint64_t chunk = first; chunk < last;) {
@@ -39,11 +47,7 @@ Status ChunkCache::Read(Rank rank, uint64_t first, std::span<std::byte> into, co
       }
     }
     if (known != nullptr) {
-      const size_t bytes = std::min<size_t>(rest.size(), kChunkBytes);
-      if (known->size() != bytes) {
-        return InvalidArgumentError("the bytes do not end where a chunk ends");
-      }
-      std::memcpy(rest.data(), known->data(), bytes);
+      HOLDFAST_RETURN_IF_ERROR(Copy(known, rest));
       ++chunk;
       continue;
     }
@@ -67,6 +71,31 @@ Status ChunkCache::Read(Rank rank, uint64_t first, std::span<std::byte> into, co
     changed_.NotifyAll();
     if (!fetched.ok()) return fetched;
     chunk += claimed;
+  }
+  return Status::Ok();
+}
+
+Status ChunkCache::ReadKept(Rank rank, uint64_t first, std::span<std::byte> into,
+                            const Fetch& fetch) {
+  const uint64_t last = first + ChunkCount(into.size());
+  std::vector<Bytes> kept;
+  {
+    MutexLock lock(mutex_);
+    for (uint64_t chunk = first; chunk < last; ++chunk) {
+      const auto found = chunks_.find({rank.value, chunk});
+      kept.push_back(found == chunks_.end() ? nullptr : found->second);
+    }
+  }
+  for (size_t i = 0; i < kept.size();) {
+    const auto rest = into.subspan(i * kChunkBytes);
+    if (kept[i] != nullptr) {
+      HOLDFAST_RETURN_IF_ERROR(Copy(kept[i++], rest));
+      continue;
+    }
+    const uint64_t begin = i;
+    while (i < kept.size() && kept[i] == nullptr) ++i;
+    const auto missing = rest.first(std::min<size_t>(rest.size(), (i - begin) * kChunkBytes));
+    HOLDFAST_RETURN_IF_ERROR(fetch(first + begin, missing));
   }
   return Status::Ok();
 }

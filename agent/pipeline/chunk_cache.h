@@ -28,6 +28,9 @@ class ChunkCache {
   /// Fills `into`, which ends where a chunk ends, with the chunks of the shard from chunk `first`
   /// on. Calls `fetch` for those that no caller reads or has read. A failed read is not kept.
   Status Read(Rank rank, uint64_t first, std::span<std::byte> into, const Fetch& fetch);
+  /// As Read(), but keeps nothing and waits for no other caller: calls `fetch` for all chunks that
+  /// are not kept at this moment.
+  Status ReadKept(Rank rank, uint64_t first, std::span<std::byte> into, const Fetch& fetch);
 
  private:
   using Key = std::pair<uint32_t, uint64_t>;  // rank, chunk
@@ -36,6 +39,8 @@ class ChunkCache {
   /// Claims chunk `first` and those after it that no caller reads, up to `last`. Returns how many.
   uint64_t Claim(Rank rank, uint64_t first, uint64_t last) HOLDFAST_REQUIRES(mutex_);
   void Keep(Key key, Bytes bytes) HOLDFAST_REQUIRES(mutex_);
+  /// Copies a kept chunk to the start of `into`.
+  static Status Copy(const Bytes& chunk, std::span<std::byte> into);
 
   const uint64_t chunks_max_;
   Mutex mutex_;

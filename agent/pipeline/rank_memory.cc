@@ -1,5 +1,6 @@
 #include "agent/pipeline/rank_memory.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 #include <vector>
@@ -22,13 +23,6 @@ Result<Segment*> RankMemory::FromArena(const SegmentOwner& owner, uint32_t slots
                                        uint64_t slot_bytes) {
   if (before_reserve_) before_reserve_(owner);
   return arena_.Reserve(owner, slots, slot_bytes);
-}
-
-bool RankMemory::FitsArena(uint32_t slots, uint64_t slot_bytes) const {
-  const ArenaUsage usage = arena_.usage();
-  const uint64_t bytes = kControlBytes + slots * RoundUp(slot_bytes, kSlotAlign);
-  return usage.reserved_bytes <= usage.budget_bytes &&
-         bytes <= usage.budget_bytes - usage.reserved_bytes;
 }
 
 Result<RankLease> RankMemory::Reserve(const SegmentOwner& owner, uint32_t slots,
@@ -87,14 +81,21 @@ Result<RankLease> RankMemory::ReserveInTurn(const SegmentOwner& owner, uint32_t 
 bool RankMemory::ReassignIdle(const SegmentOwner& owner, uint32_t slots, uint64_t slot_bytes,
                               uint32_t world, Result<Segment*>* segment) {
   std::vector<RankLease> idle = ranks_.Idle(owner.job, world);
+  // Taken from the end: memory of jobs with priority comes last.
+  std::stable_partition(idle.begin(), idle.end(), [this](const RankLease& rank) {
+    return arena_.HasPriority(rank->segment.owner().job);
+  });
   bool more = false;
   while (!*segment && segment->error().code() == ErrorCode::kResourceExhausted && !idle.empty()) {
     RankLease rank = std::move(idle.back());
     idle.pop_back();
     Segment* memory = &rank->segment;
     const SegmentOwner old = memory->owner();
-    // The user has the largest share that one may have: memory of others does not help.
-    if (owner.uid != old.uid && FitsArena(slots, slot_bytes)) continue;
+    // Where a limit of some jobs is reached, memory of others does not help.
+    const ArenaShortage shortage = arena_.ShortageOf(owner, slots, slot_bytes);
+    if (shortage == ArenaShortage::kJob && old.job != owner.job) continue;
+    if (shortage == ArenaShortage::kUser && old.uid != owner.uid) continue;
+    if (shortage == ArenaShortage::kOrdinary && arena_.HasPriority(old.job)) continue;
     if (!Retire(rank, /*on_disk_too=*/true).ok()) {
       more = true;
       continue;

@@ -28,8 +28,9 @@ class RankMemory {
 
   /// Returns the rank with memory of at least `slots` slots of `slot_bytes`. `world` is the world
   /// of the job's current start; 0: not known. When the arena is full, a trainer's rank gets memory
-  /// of ranks and jobs that have ended and whose versions are safe on disk. It waits up to ten
-  /// seconds for versions that go to disk. Errors as Arena::Reserve.
+  /// of ranks and jobs that have ended and whose versions are safe on disk, that of jobs with
+  /// priority last. It waits up to ten seconds for versions that go to disk. Errors as
+  /// Arena::Reserve.
   Result<RankLease> Reserve(const SegmentOwner& owner, uint32_t slots, uint64_t slot_bytes,
                             uint32_t world);
   /// As Reserve(), for the parity shards of a job: one slot for the committed version and one for
@@ -43,8 +44,6 @@ class RankMemory {
   void ReleaseRetained();
 
  private:
-  /// Whether the arena has room for such a segment.
-  bool FitsArena(uint32_t slots, uint64_t slot_bytes) const;
   Result<Segment*> FromArena(const SegmentOwner& owner, uint32_t slots, uint64_t slot_bytes);
   Result<RankLease> ReserveInTurn(const SegmentOwner& owner, uint32_t slots, uint64_t slot_bytes,
                                   uint32_t world);

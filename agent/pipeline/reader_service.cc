@@ -40,8 +40,7 @@ Status OpenReader::Read(Rank rank, uint64_t offset, uint32_t place, uint64_t byt
   }
   const auto into = memory.memory().subspan(begin, bytes);
   // With one trainer there is nothing to share.
-  return reader.use_count() > 1 ? reader->ReadShared(rank, offset, into)
-                                : reader->Read(rank, offset, into);
+  return reader->Read(rank, offset, into, reader.use_count() > 1);
 }
 
 ReaderService::ReaderService(const RestoreTools& tools, LoopQueue& loop, SessionTable& sessions,
@@ -114,7 +113,7 @@ Result<ReaderService::Made> ReaderService::Make(const VersionOfSession& of,
     HOLDFAST_ASSIGN_OR_RETURN(headers, open->reader->ReadAllHeaders());
   } else if (!in_place) {
     first = of.rank.value % decision.world;
-    HOLDFAST_ASSIGN_OR_RETURN(ShardHeader own, open->reader->ReadHeader(Rank{first}));
+    HOLDFAST_ASSIGN_OR_RETURN(ShardHeader own, open->reader->ReadOwnHeader(Rank{first}));
     headers.push_back(std::move(own));
   }
   std::vector<ListedShard> listing;

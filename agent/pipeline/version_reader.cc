@@ -98,8 +98,20 @@ Result<ShardHeader> VersionReader::ReadHeader(Rank rank, ParsedImage* image) {
   HOLDFAST_RETURN_IF_ERROR(CheckRank(rank));
   HOLDFAST_ASSIGN_OR_RETURN(const auto seal, SealOf(rank));
   return ReadShardHeader(
-      *seal, [&](uint64_t offset, std::span<std::byte> into) { return Read(rank, offset, into); },
+      *seal,
+      [&](uint64_t offset, std::span<std::byte> into) { return ReadSources(rank, offset, into); },
       image);
+}
+
+Result<ShardHeader> VersionReader::ReadOwnHeader(Rank rank) {
+  HOLDFAST_RETURN_IF_ERROR(CheckRank(rank));
+  HOLDFAST_ASSIGN_OR_RETURN(const auto seal, SealOf(rank));
+  return ReadShardHeader(*seal, [&](uint64_t offset, std::span<std::byte> into) {
+    return cache_.Read(rank, offset / kChunkBytes, into,
+                       [&](uint64_t first, std::span<std::byte> target) {
+                         return ReadSources(rank, first * kChunkBytes, target);
+                       });
+  });
 }
 
 bool VersionReader::IsNear(Rank rank) const {
@@ -209,7 +221,7 @@ Status VersionReader::TrySources(Rank rank, const std::function<Status(SourceSel
   }
 }
 
-Status VersionReader::Read(Rank rank, uint64_t offset, std::span<std::byte> into) {
+Status VersionReader::ReadSources(Rank rank, uint64_t offset, std::span<std::byte> into) {
   HOLDFAST_RETURN_IF_ERROR(CheckRank(rank));
   HOLDFAST_ASSIGN_OR_RETURN(const auto kept, SealOf(rank));
   const ShardSeal& seal = *kept;
@@ -226,15 +238,16 @@ Status VersionReader::Read(Rank rank, uint64_t offset, std::span<std::byte> into
   });
 }
 
-Status VersionReader::ReadShared(Rank rank, uint64_t offset, std::span<std::byte> into) {
-  // What is on this node is not copied a second time. Read() checks the rank and the offset.
-  if (offset % kChunkBytes != 0 || !CheckRank(rank).ok() || IsNear(rank)) {
-    return Read(rank, offset, into);
-  }
-  return cache_.Read(rank, offset / kChunkBytes, into,
-                     [&](uint64_t first, std::span<std::byte> target) {
-                       return Read(rank, first * kChunkBytes, target);
-                     });
+Status VersionReader::Read(Rank rank, uint64_t offset, std::span<std::byte> into, bool shared) {
+  // ReadSources() checks the rank and the offset.
+  if (offset % kChunkBytes != 0 || !CheckRank(rank).ok()) return ReadSources(rank, offset, into);
+  const auto fetch = [&](uint64_t first, std::span<std::byte> target) {
+    return ReadSources(rank, first * kChunkBytes, target);
+  };
+  const uint64_t first = offset / kChunkBytes;
+  // What is on this node is not copied a second time.
+  return shared && !IsNear(rank) ? cache_.Read(rank, first, into, fetch)
+                                 : cache_.ReadKept(rank, first, into, fetch);
 }
 
 }  // namespace holdfast::agent

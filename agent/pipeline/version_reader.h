@@ -52,6 +52,9 @@ class VersionReader {
   /// Reads the header and the extra state of one shard. `image` gets the parsed header when it is
   /// not null.
   Result<ShardHeader> ReadHeader(Rank rank, ParsedImage* image = nullptr);
+  /// As ReadHeader(), for a trainer that will read the shard: keeps the chunks that have the header
+  /// and the extra state, so that Read() reads them no second time.
+  Result<ShardHeader> ReadOwnHeader(Rank rank);
   /// Returns whether this node has the shard, in memory or on disk.
   bool IsNear(Rank rank) const;
   /// Reads the headers and the extra state of all shards, in order of rank. ResourceExhausted when
@@ -68,12 +71,11 @@ class VersionReader {
   Result<std::shared_ptr<const IndexFile>> Index();
   /// Returns the index if it has been made. Does not block.
   std::shared_ptr<const IndexFile> KnownIndex();
-  /// As Read(), for a node of which several trainers may read the same chunks of other nodes.
-  Status ReadShared(Rank rank, uint64_t offset, std::span<std::byte> into);
   /// Reads the image bytes of a shard from `offset` on. `offset` is a chunk's first byte, and
   /// `into` ends where a chunk ends. While no source has the bytes, requests the locations again
-  /// and retries for a minute.
-  Status Read(Rank rank, uint64_t offset, std::span<std::byte> into);
+  /// and retries for a minute. `shared`: several trainers of this node may read the same chunks of
+  /// other nodes.
+  Status Read(Rank rank, uint64_t offset, std::span<std::byte> into, bool shared);
 
  private:
   /// The memory of a node for chunks that its trainers share: 64 MiB.
@@ -86,6 +88,7 @@ class VersionReader {
   struct Located;
 
   Result<std::shared_ptr<const ShardSeal>> SealOf(Rank rank);
+  Status ReadSources(Rank rank, uint64_t offset, std::span<std::byte> into);
   Result<std::shared_ptr<const Located>> located();
   Status FindPlaces();
   /// Calls FindPlaces() after a source has failed, at most once a second, so that the next chunks

@@ -250,6 +250,10 @@ Status AgentApplication::OpenArena() {
   arena.budget_bytes = config_.arena_bytes;
   arena.user_bytes =
       config_.arena_bytes / 100 * static_cast<uint64_t>(config_.arena_percent_per_user);
+  arena.job_bytes = config_.arena_bytes_per_job;
+  arena.priority_jobs = {config_.arena_priority_jobs.begin(), config_.arena_priority_jobs.end()};
+  arena.priority_bytes =
+      config_.arena_bytes / 100 * static_cast<uint64_t>(config_.arena_priority_percent);
   arena.run_dir = config_.run_dir;
   arena.start_keeper = config_.start_keeper;
   HOLDFAST_ASSIGN_OR_RETURN(arena_, Arena::Open(arena, clock_));
@@ -411,7 +415,9 @@ Status AgentApplication::ServeMetrics() {
                          *gpus_,
                          peer_received_bytes_,
                          peer_server_.get(),
-                         workers_.get()};
+                         workers_.get(),
+                         config_.arena_bytes_per_job,
+                         config_.disk_bytes_per_job};
   HOLDFAST_ASSIGN_OR_RETURN(metrics_, coord::MetricsServer::Start(
                                           config_.metrics, {config_.tls.cert, config_.tls.key},
                                           [parts] { return CollectMetrics(parts); }, clock_));

@@ -28,6 +28,20 @@ constexpr MetricSpec kSealedStep{"holdfast_agent_sealed_step",
                                  Kind::kGauge,
                                  "Newest step that any rank of this node has sealed in memory.",
                                  {"holdfast_job"}};
+constexpr MetricSpec kJobArena{"holdfast_agent_job_arena_bytes",
+                               Kind::kGauge,
+                               "Memory of this node's arena that is reserved for the job, with its "
+                               "parity.",
+                               {"holdfast_job"}};
+constexpr MetricSpec kJobArenaLimit{"holdfast_agent_job_arena_limit_bytes", Kind::kGauge,
+                                    "Memory of the arena that one job may have; missing: no "
+                                    "limit."};
+constexpr MetricSpec kJobDisk{"holdfast_agent_job_disk_bytes",
+                              Kind::kGauge,
+                              "Shards of the job on this node's disks, with its parity.",
+                              {"holdfast_job"}};
+constexpr MetricSpec kJobDiskLimit{"holdfast_agent_job_disk_limit_bytes", Kind::kGauge,
+                                   "Bytes that one job may have on the disks; missing: no limit."};
 constexpr MetricSpec kDiskShards{"holdfast_agent_disk_shards", Kind::kGauge,
                                  "Shards published on this node's disks."};
 constexpr MetricSpec kDiskFree{"holdfast_agent_disk_free_bytes", Kind::kGauge,
@@ -88,6 +102,10 @@ constexpr const MetricSpec* kMetricSpecs[] = {&kSessions,
                                               &kSegments,
                                               &kSlots,
                                               &kSealedStep,
+                                              &kJobArena,
+                                              &kJobArenaLimit,
+                                              &kJobDisk,
+                                              &kJobDiskLimit,
                                               &kDiskShards,
                                               &kDiskFree,
                                               &kScrubPasses,
@@ -177,7 +195,14 @@ MetricsPage CollectMetrics(const AgentParts& parts) {
   page.Set(kReserved, Value(usage.reserved_bytes));
   page.Set(kSegments, Value(usage.segments));
   ShowSlots(parts.node, page);
-  page.Set(kDiskShards, Value(parts.volume.List().size()));
+  for (const auto& [job, bytes] : usage.of_jobs) page.Set(kJobArena, Value(bytes), {job});
+  const std::vector<StoredShard> stored = parts.volume.List();
+  std::map<std::string, uint64_t> on_disk;
+  for (const StoredShard& shard : stored) on_disk[shard.identity.job] += shard.image_bytes;
+  for (const auto& [job, bytes] : on_disk) page.Set(kJobDisk, Value(bytes), {job});
+  if (parts.job_arena_limit != 0) page.Set(kJobArenaLimit, Value(parts.job_arena_limit));
+  if (parts.job_disk_limit != 0) page.Set(kJobDiskLimit, Value(parts.job_disk_limit));
+  page.Set(kDiskShards, Value(stored.size()));
   page.Set(kDiskFree, Value(parts.volume.FreeBytes()));
   const Scrubber::Counts scrub = parts.node.scrub_counts();
   page.Set(kScrubPasses, Value(scrub.passes));

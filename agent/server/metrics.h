@@ -26,6 +26,8 @@ struct AgentParts {
   const std::atomic<uint64_t>& peer_received_bytes;
   const TcpPeerServer* peers = nullptr;  // null: the agent serves no peers
   WorkerManager* workers = nullptr;      // null: the agent launches no workers
+  uint64_t job_arena_limit = 0;          // 0: none
+  uint64_t job_disk_limit = 0;           // 0: none
 };
 
 /// Returns the current values of the metrics. Callable from any thread.

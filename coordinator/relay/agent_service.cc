@@ -192,7 +192,9 @@ grpc::ServerWriteReactor<pb::Directive>* AgentService::Attach(grpc::CallbackServ
   const uint32_t link = item.link();
   if (!upstream_.Send(std::move(item))) {
     Remove(link);
-    stream->Close(UnavailableError("the relay has no connection to a coordinator; try again"));
+    stream->Close(
+        UnavailableError("the relay has no connection to a coordinator, or too much for it is "
+                         "pending; try again"));
   }
   return stream.get();
 }

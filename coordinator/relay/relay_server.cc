@@ -47,8 +47,8 @@ Status RelayServer::StartServices(const RelayOptions& options, Clock& clock) {
   HOLDFAST_ASSIGN_OR_RETURN(endpoint_, ParseEndpoint(options.listen));
   const std::string own = options.advertise.empty() ? options.listen : options.advertise;
   HOLDFAST_ASSIGN_OR_RETURN(auto channel, LeaderChannel::Make(options.upstream, options.tls));
-  upstream_ =
-      std::make_unique<Upstream>(UpstreamOptions{options.cluster, own}, std::move(channel), clock);
+  upstream_ = std::make_unique<Upstream>(
+      UpstreamOptions{options.cluster, own, options.pending_bytes_max}, std::move(channel), clock);
   agents_ = std::make_unique<AgentService>(own, *upstream_);
   relays_ = std::make_unique<RefusingRelays>(own);
   certificates_ = std::make_unique<coordinator::Certificates::CallbackService>();

@@ -23,6 +23,7 @@ struct RelayOptions {
   bool tls_renew = false;
   AccessOptions access;
   MetricsOptions metrics;
+  size_t pending_bytes_max = UpstreamOptions().pending_bytes_max;  // less in tests
 };
 
 /// Checks the addresses and files. InvalidArgument: there are no coordinators, or the relay is one

@@ -24,8 +24,6 @@ constexpr int64_t kSilentMs = 500;
 constexpr int64_t kAskMs = 1'000;
 /// A batch is not empty, and its messages have no more bytes than this together, unless it has one.
 constexpr size_t kBatchBytesMax = 8 << 20;
-/// More bytes are refused: the coordinator is behind, and agents repeat their reports.
-constexpr size_t kPendingBytesMax = 256 << 20;
 
 gpr_timespec After(int64_t ms) {
   return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_millis(ms, GPR_TIMESPAN));
@@ -255,7 +253,7 @@ void Upstream::AnswerWaiters() {
 
 bool Upstream::Send(pb::RelayItem item) {
   MutexLock lock(mutex_);
-  if (session_ == 0 || pending_bytes_ > kPendingBytesMax) {
+  if (session_ == 0 || pending_bytes_ > options_.pending_bytes_max) {
     ++counts_.refused;
     return false;
   }
@@ -269,7 +267,7 @@ void Upstream::Call(pb::RelayItem item, Answered answered) {
   bool refused = false;
   {
     MutexLock lock(mutex_);
-    refused = session_ == 0 || silent_ || pending_bytes_ > kPendingBytesMax;
+    refused = session_ == 0 || silent_ || pending_bytes_ > options_.pending_bytes_max;
     if (refused) {
       ++counts_.refused;
     } else {

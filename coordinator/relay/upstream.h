@@ -24,6 +24,9 @@ namespace holdfast::coord::relay {
 struct UpstreamOptions {
   std::string cluster;
   std::string relay;  // the address of this relay, for the coordinator's log
+  /// Messages are refused while more bytes are pending: the coordinator is behind, and agents
+  /// repeat their reports.
+  size_t pending_bytes_max = 256 << 20;
 };
 
 /// The coordinator that leads, as a relay knows it.

@@ -102,9 +102,11 @@ Status PartReader::ReadQueued(const ReadTarget& target, const ReadPace& pace,
   bool head_pending = part_.data_offset > 0;
   while (done < end || head_pending) {
     uint64_t chunk_begin = RoundDownTo(done, kChunkBytes);
-    HOLDFAST_RETURN_IF_ERROR(QueueUntil(chunk_begin + std::min(pace.ahead_bytes, target.ring_bytes),
-                                        pace.unit_bytes, target));
     uint64_t chunk_end = std::min(end, chunk_begin + kChunkBytes);
+    uint64_t limit = chunk_begin + std::min(pace.ahead_bytes, target.ring_bytes);
+    // Only complete units: one for each chunk that is done would be smaller.
+    if (limit < end) limit = std::max(RoundDownTo(limit, pace.unit_bytes), chunk_end);
+    HOLDFAST_RETURN_IF_ERROR(QueueUntil(limit, pace.unit_bytes, target));
     HOLDFAST_RETURN_IF_ERROR(chunk_end == end ? file_->Drain()
                                               : file_->WaitPrefix(FileOffset(chunk_end)));
     if (head_pending) {

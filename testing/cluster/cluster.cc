@@ -133,6 +133,20 @@ Status Cluster::StartRelay(int index) {
   return Status::Ok();
 }
 
+Status Cluster::StartRelays() {
+  for (int i = 0; i < options_.relays; ++i) HOLDFAST_RETURN_IF_ERROR(StartRelay(i));
+  // Otherwise agents would go on to the next address at once.
+  for (int i = 0; i < options_.relays; ++i) {
+    const bool connected = WaitUntil(
+        [&] { return ReadAll(RelayLog(i)).find("CoordinatorAttached") != std::string::npos; },
+        kStartTimeout);
+    if (!connected) {
+      return UnavailableError("a relay did not start:\n" + ReadAll(RelayLog(i)));
+    }
+  }
+  return Status::Ok();
+}
+
 Status Cluster::StartAgent(int node, const std::string& crash) {
   HOLDFAST_RETURN_IF_ERROR(MakeDirectories(NodeDir(node)));
   std::string dirs;
@@ -206,16 +220,7 @@ Status Cluster::Start() {
   for (int i = 0; i < options_.coordinators; ++i) {
     HOLDFAST_RETURN_IF_ERROR(StartCoordinator("", i));
   }
-  for (int i = 0; i < options_.relays; ++i) HOLDFAST_RETURN_IF_ERROR(StartRelay(i));
-  // Otherwise agents would go on to the next address at once.
-  for (int i = 0; i < options_.relays; ++i) {
-    const bool connected = WaitUntil(
-        [&] { return ReadAll(RelayLog(i)).find("CoordinatorAttached") != std::string::npos; },
-        kStartTimeout);
-    if (!connected) {
-      return UnavailableError("a relay did not start:\n" + ReadAll(RelayLog(i)));
-    }
-  }
+  HOLDFAST_RETURN_IF_ERROR(StartRelays());
   for (int node = 0; node < nodes(); ++node) HOLDFAST_RETURN_IF_ERROR(StartAgent(node));
   for (int node = 0; node < nodes(); ++node) HOLDFAST_RETURN_IF_ERROR(AwaitAgent(node));
   if (!options_.injectors) return Status::Ok();

@@ -58,6 +58,8 @@ class Cluster {
   /// `crash` arms a crash point in that process ("volume.mid_write:3").
   Status StartCoordinator(const std::string& crash = "", int index = 0);
   Status StartRelay(int index);
+  /// Starts all relays and waits until they have the coordinator.
+  Status StartRelays();
   Status StartAgent(int node, const std::string& crash = "");
   Status AwaitAgent(int node);
   /// Starts the fault injector of a node, where its agent runs, or that of the coordinator.

@@ -189,6 +189,39 @@ TEST_F(CompatTest, MixedNodesWithCertificatesProtectAndDecodeEachOther) {
   ASSERT_NO_FATAL_FAILURE(LoseOneNodeOfEachVersion());
 }
 
+// The previous version has no relays: to its agents, a relay is one more coordinator.
+TEST_F(CompatTest, PreviousAgentsAttachThroughARelayAndLeaveALostOne) {
+  UsePreviousAgents({0, 1});
+  options_.relays = 1;
+  ASSERT_NO_FATAL_FAILURE(Start(kNodes, 1));
+  VersionId newest = SaveUntilProtected();
+  const auto attached = [&](const std::string& through) {
+    int count = 0;
+    const std::string log = ReadAll(cluster_->CoordinatorLog());
+    for (int node = 0; node < kNodes; ++node) {
+      const size_t at = log.rfind(" NodeAttaching node=n" + std::to_string(node) + " ");
+      if (at == std::string::npos) continue;
+      const std::string line = log.substr(at, log.find('\n', at) - at);
+      count += line.find(through) != std::string::npos;
+    }
+    return count;
+  };
+  EXPECT_EQ(attached(cluster_->RelayEndpoint(0)), kNodes);
+  for (int node = 0; node < kNodes; ++node) EXPECT_TRUE(Runs(cluster_->agent(node), node < 2));
+  // A node of each version is lost and decoded.
+  for (int lost : {0, 2}) {
+    job_->Close();
+    ASSERT_NO_FATAL_FAILURE(Replace(lost));
+    newest = SaveUntilProtected(ExpectBack(newest, {lost}).version);
+  }
+  EXPECT_EQ(attached(cluster_->RelayEndpoint(0)), kNodes);
+
+  cluster_->relay(0).Kill();
+  newest = SaveUntilProtected(newest);
+  EXPECT_TRUE(WaitUntil([&] { return attached(cluster_->RelayEndpoint(0)) == 0; }, kTimeout));
+  EXPECT_EQ(newest.incarnation, Incarnation{3}) << "no rank was started again";
+}
+
 TEST_F(CompatTest, APreviousCoordinatorServesTheseAgents) {
   UsePreviousCoordinator(true);
   ASSERT_NO_FATAL_FAILURE(Start(kNodes, 1));

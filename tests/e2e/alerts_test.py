@@ -261,9 +261,13 @@ def jobs(scene):
     """Faults of jobs, and of the store that knows them."""
     alert = {"detect.action": "alert"}
     scene.coordinator(**alert)
+    scene.start("relay", "coordinator",
+                {"cluster": "local", "role": "relay", "listen": f"127.0.0.1:{free_port()}",
+                 "upstream": f'["{scene.endpoint}"]', "metrics.listen": scene.metrics["relay"]})
     for node in ("n0", "n1", "n2"):
         scene.agent(node)
     scene.await_nodes(3)
+    wait("the relay has the coordinator", lambda: scene.prometheus.query("holdfast_relay_connected == 1"))
 
     rank(scene, "alone", 0, 2, "n0")
     scene.await_alerts("HoldfastRanksMissing")
@@ -283,14 +287,15 @@ def jobs(scene):
     scene.train("lm", 3)
     scene.await_version("lm", "peer")
     scene.stop("coordinator")
-    scene.await_alerts("HoldfastTelemetryUnsent")
+    scene.await_alerts("HoldfastTelemetryUnsent", "HoldfastRelayUnconnected")
     scene.coordinator(**alert)
     for pid in scene.workers("lm"):
         os.kill(pid, signal.SIGSTOP)
     scene.await_alerts("HoldfastCheckpointStale", "HoldfastPeerStale")
     for pid in scene.workers("lm"):
         os.kill(pid, signal.SIGCONT)
-    scene.await_resolved("HoldfastCheckpointStale", "HoldfastPeerStale", "HoldfastTelemetryUnsent")
+    scene.await_resolved("HoldfastCheckpointStale", "HoldfastPeerStale", "HoldfastTelemetryUnsent",
+                         "HoldfastRelayUnconnected")
     for restart in range(6):
         before = scene.workers("lm")
         scene.kill(before[0])
@@ -338,10 +343,10 @@ SCENES = {
     "disks": (disks, ["coordinator", "n0", "n1", "n2"],
               ["HoldfastDiskLow", "HoldfastDiskFull", "HoldfastDiskStale", "HoldfastDiskFailed",
                "HoldfastReplicasDamaged", "HoldfastQuarantinedFiles", "HoldfastUnderProtected"]),
-    "jobs": (jobs, ["coordinator", "n0", "n1", "n2"],
+    "jobs": (jobs, ["coordinator", "relay", "n0", "n1", "n2"],
              ["HoldfastRanksMissing", "HoldfastDisputed", "HoldfastNothingCommits", "HoldfastRunFailed",
-              "HoldfastNoCheckpoint", "HoldfastNotProtected", "HoldfastTelemetryUnsent", "HoldfastCheckpointStale",
-              "HoldfastPeerStale", "HoldfastRestartsOften", "HoldfastNotRestorable", "HoldfastRunWaiting",
+              "HoldfastNoCheckpoint", "HoldfastNotProtected", "HoldfastTelemetryUnsent", "HoldfastRelayUnconnected",
+              "HoldfastCheckpointStale", "HoldfastPeerStale", "HoldfastRestartsOften", "HoldfastNotRestorable", "HoldfastRunWaiting",
               "HoldfastNodeDown", "HoldfastRestoreBehind", "HoldfastOtherLife"]),
 }
 

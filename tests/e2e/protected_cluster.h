@@ -49,6 +49,7 @@ class ProtectedCluster : public ::testing::Test {
     cluster_.emplace(options_);
     std::filesystem::create_directories(options_.root);
     ASSERT_TRUE(cluster_->StartCoordinator().ok());
+    ASSERT_TRUE(cluster_->StartRelays().ok());
     for (int node = 0; node < ranks; ++node) ASSERT_TRUE(cluster_->StartAgent(node).ok());
     for (int node = 0; node < ranks; ++node) AwaitAgent(node);
     job_.emplace(*cluster_, ranks, words_);

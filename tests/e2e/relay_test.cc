@@ -187,6 +187,36 @@ TEST_F(RelayTest, AgentsReturnToARelayThatServesAgain) {
   ExpectRestored();
 }
 
+// Agents move from one relay to the other and back while the job is started again and again.
+TEST_F(RelayTest, RelaysThatAreLostAndReturnDisturbNoJoin) {
+  ASSERT_NO_FATAL_FAILURE(StartAll(/*return_s=*/1));
+  SaveUntilAllHaveNewer(VersionId{});
+  const VersionId promised = Newest();
+  const auto at = [&](int node, int relay) { return RelayOf(node) == relay; };
+  // Starts the job until `moved`, and at least twice.
+  const auto start_until = [&](const char* what, const std::function<bool()>& moved) {
+    const auto deadline = steady_clock::now() + kTimeout;
+    int starts = 0;
+    while (starts < 2 || !moved()) {
+      ASSERT_LT(steady_clock::now(), deadline) << what << Logs();
+      job_->Close();
+      ExpectBack(promised, {});
+      ASSERT_FALSE(HasFailure()) << what << Logs();
+      ++starts;
+    }
+    fmt::print("relay: {} starts of the job: {}\n", starts, what);
+  };
+  cluster_->relay(0).Kill();
+  ASSERT_NO_FATAL_FAILURE(
+      start_until("lost", [&] { return at(0, 1) && at(1, 1) && at(2, 1) && at(3, 1); }));
+  ASSERT_TRUE(cluster_->StartRelay(0).ok());
+  ASSERT_NO_FATAL_FAILURE(
+      start_until("returned", [&] { return at(0, 0) && at(1, 1) && at(2, 0) && at(3, 1); }));
+  SaveUntilAllHaveNewer(Newest());
+  EXPECT_THAT(ReadAll(cluster_->CoordinatorLog()), Not(HasSubstr("node lost"))) << Logs();
+  ExpectRestored();
+}
+
 // The last address of each agent is the coordinator's own.
 TEST_F(RelayTest, WithoutAnyRelayAgentsGoToTheCoordinator) {
   ASSERT_NO_FATAL_FAILURE(StartAll());

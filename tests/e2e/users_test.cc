@@ -109,11 +109,14 @@ class UsersTest : public ::testing::Test {
   }
 
   /// Tries to join a job as a trainer of this process's user. Returns the error; empty: it joined.
-  std::string ErrorOfJoin(const std::string& job, const std::string& run) {
+  std::string ErrorOfJoin(const std::string& job, const std::string& run, uint32_t rank = 0,
+                          uint32_t world = 1) {
     std::vector<uint8_t> bytes(SavedBytes().size());
     v1::Options options;
     options.socket_path = cluster_->AgentSocket(0);
     options.job = job;
+    options.rank = rank;
+    options.world = world;
     options.run_id = run;
     const v1::Tensor tensor = v1::Whole("secret.weight", bytes, {bytes.size()});
     auto client = v1::Client::Open(options, {&tensor, 1});
@@ -132,6 +135,36 @@ class UsersTest : public ::testing::Test {
     int status = -1;
     EXPECT_EQ(::waitpid(child, &status, 0), child);
     return status == 0 && fs::exists(file) ? ReadAll(file) : "?";
+  }
+
+  /// Saves one step of a job in a process of another user. Returns the error of the wait for the
+  /// disk; empty: the version is on disk. "?": the process failed.
+  std::string StrangersErrorOfSave(const std::string& job) {
+    const std::string file = root_ + "/stranger/save-" + job;
+    const pid_t child = ::fork();
+    if (child == 0) {
+      const bool user =
+          ::setgroups(0, nullptr) == 0 && ::setgid(kStranger) == 0 && ::setuid(kStranger) == 0;
+      std::ofstream(file) << ErrorOfSave(job);
+      ::_exit(user ? 0 : 1);
+    }
+    int status = -1;
+    EXPECT_EQ(::waitpid(child, &status, 0), child);
+    return status == 0 && fs::exists(file) ? ReadAll(file) : "?";
+  }
+  std::string ErrorOfSave(const std::string& job) {
+    std::vector<uint8_t> bytes(SavedBytes().size());
+    v1::Options options;
+    options.socket_path = cluster_->AgentSocket(0);
+    options.job = job;
+    options.run_id = "run";
+    const v1::Tensor tensor = v1::Whole("secret.weight", bytes, {bytes.size()});
+    auto client = v1::Client::Open(options, {&tensor, 1});
+    if (!client.ok()) return std::string(client.status().ToString());
+    const auto saved = client->Save(1);
+    if (!saved.ok()) return std::string(saved.ToString());
+    const auto waited = client->Wait(1, v1::Tier::kDisk, std::chrono::seconds(10));
+    return waited.ok() ? "" : std::string(waited.ToString());
   }
 
   /// Opens a connection to the agent and closes it. Returns whether the connection needed no wait.
@@ -407,6 +440,42 @@ time.sleep(60)
   ASSERT_TRUE(WaitUntil([&] { return !ReadAll(connect.log_path).empty(); }, kTimeout));
   EXPECT_EQ(ReadAll(connect.log_path), "ended 15\n");
   EXPECT_FALSE(Save("roots").empty()) << "the limit is that of another user";
+}
+
+class UserQuotaTest : public UsersTest {
+ protected:
+  // An image has 12 KiB, and its memory 3 slots of 2 MiB and 1 MiB of control.
+  UserQuotaTest() {
+    settings_ = {"limits.disk_bytes_per_user=30KiB", "limits.arena_bytes_per_job=8MiB"};
+  }
+};
+
+TEST_F(UserQuotaTest, TheDiskOfAllJobsOfAUserIsLimited) {
+  EXPECT_EQ(StrangersErrorOfSave("one"), "");
+  EXPECT_EQ(StrangersErrorOfSave("two"), "");
+  const std::string refused = StrangersErrorOfSave("three");
+  EXPECT_THAT(refused, HasSubstr("disk quota of uid 65534: three/1-1/rank-0 needs 12 KiB"));
+  EXPECT_THAT(refused, HasSubstr("24 KiB of 30 KiB"));
+  EXPECT_THAT(refused, HasSubstr("limits.disk_bytes_per_user"));
+  EXPECT_THAT(Root({"status"}).out, HasSubstr("DISK_FULL"));
+  // Root has no such quota, and what it saves counts for no other user.
+  for (const char* job : {"roots1", "roots2", "roots3"}) EXPECT_FALSE(Save(job).empty());
+  // A job that is forgotten counts no more.
+  ASSERT_TRUE(WaitUntil(
+      [&] {
+        return Stranger({"forget", "one", "--yes"}).exit_code == 0;
+      },
+      kTimeout));
+  EXPECT_TRUE(WaitUntil([&] { return StrangersErrorOfSave("four").empty(); }, kTimeout));
+}
+
+TEST_F(UserQuotaTest, TheMemoryOfAJobIsLimited) {
+  EXPECT_EQ(ErrorOfJoin("one", "run", 0, 2), "");
+  const std::string refused = ErrorOfJoin("one", "run", 1, 2);
+  EXPECT_THAT(refused, HasSubstr("one/rank-1 needs 7 MiB"));
+  EXPECT_THAT(refused, HasSubstr("the job has 7 MiB of the 8 MiB"));
+  EXPECT_THAT(refused, HasSubstr("limits.arena_bytes_per_job"));
+  EXPECT_EQ(ErrorOfJoin("two", "run", 0, 1), "") << "another job has a quota of its own";
 }
 
 /// A cluster whose servers read files with the secret.

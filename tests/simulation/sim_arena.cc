@@ -234,4 +234,12 @@ ArenaUsage SimArena::usage() const {
   return usage;
 }
 
+ArenaShortage SimArena::ShortageOf(const SegmentOwner& owner, uint32_t slots,
+                                   uint64_t slot_bytes) const {
+  const SegmentShape shape{
+      .owner = owner, .slots = slots, .slot_bytes = RoundUp(slot_bytes, kSlotAlign)};
+  const bool full = usage().reserved_bytes + shape.segment_bytes() > budget_bytes_;
+  return full ? ArenaShortage::kArena : ArenaShortage::kNone;
+}
+
 }  // namespace holdfast::agent

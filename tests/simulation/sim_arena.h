@@ -42,6 +42,9 @@ class SimArena final : public Arena {
   std::vector<Segment*> segments() override;
   Status Release(Segment* segment) override;
   ArenaUsage usage() const override;
+  ArenaShortage ShortageOf(const SegmentOwner& owner, uint32_t slots,
+                           uint64_t slot_bytes) const override;
+  bool HasPriority(const std::string&) const override { return false; }
   Status EnsureKeeper() override { return Status::Ok(); }
 
  private:

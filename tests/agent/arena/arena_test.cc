@@ -209,6 +209,62 @@ TEST_F(ArenaTest, AUserHasAShareAndRootHasAll) {
   EXPECT_FALSE(arena_->Reserve(Owner(3), 2, 2 * kMiB));
 }
 
+TEST_F(ArenaTest, AJobHasAQuotaThatCountsAllOfItsSegments) {
+  arena_.reset();
+  ArenaOptions options = run_dir_.Options(kBudget);
+  options.job_bytes = kBudget / 2;
+  arena_ = std::move(Arena::Open(options, Clock::Real()).value());
+  Segment* first = Reserve(0, 3, 10 * kMiB);
+  ASSERT_NE(first, nullptr);
+  ASSERT_TRUE(arena_->RetainSegment(first).ok());
+  EXPECT_EQ(arena_->ShortageOf(Owner(1), 2, kMiB), ArenaShortage::kJob);
+  auto refused = arena_->Reserve(Owner(1), 2, kMiB);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code(), ErrorCode::kResourceExhausted);
+  for (const char* part : {"llm/rank-1 needs 5 MiB (2 slots of 2 MiB",
+                           "the job has 31 MiB of the 32 MiB", "limits.arena_bytes_per_job"}) {
+    EXPECT_THAT(refused.error().message(), HasSubstr(part));
+  }
+  SegmentOwner roots = Owner(0);
+  roots.job = "roots";
+  roots.uid = 0;
+  EXPECT_TRUE(arena_->Reserve(roots, 2, 10 * kMiB));
+  roots.rank = Rank{1};
+  EXPECT_FALSE(arena_->Reserve(roots, 2, 10 * kMiB)) << "jobs of root have the quota, too";
+  EXPECT_EQ(arena_->usage().of_jobs,
+            (std::map<std::string, uint64_t>{{"llm", 31 * kMiB}, {"roots", 21 * kMiB}}));
+  // The next agent counts what it adopts.
+  arena_.reset();
+  arena_ = std::move(Arena::Open(options, Clock::Real()).value());
+  EXPECT_FALSE(arena_->Reserve(Owner(1), 2, kMiB));
+  ASSERT_TRUE(arena_->Release(arena_->Find("llm", Rank{0})).ok());
+  EXPECT_NE(Reserve(1, 2, kMiB), nullptr) << "memory that is free again does not count";
+  EXPECT_EQ(arena_->usage().of_jobs.at("llm"), 5 * kMiB);
+}
+
+TEST_F(ArenaTest, OnlyJobsWithPriorityGetTheirShare) {
+  arena_.reset();
+  ArenaOptions options = run_dir_.Options(kBudget);
+  options.priority_jobs = {"prod"};
+  options.priority_bytes = kBudget / 4;
+  arena_ = std::move(Arena::Open(options, Clock::Real()).value());
+  EXPECT_TRUE(arena_->HasPriority("prod"));
+  EXPECT_FALSE(arena_->HasPriority("llm"));
+  ASSERT_NE(Reserve(0, 3, 10 * kMiB), nullptr);
+  EXPECT_EQ(arena_->ShortageOf(Owner(1), 2, 9 * kMiB), ArenaShortage::kOrdinary);
+  auto refused = arena_->Reserve(Owner(1), 2, 9 * kMiB);
+  ASSERT_FALSE(refused);
+  for (const char* part : {"needs 21 MiB", "reserved 31 MiB of the 48 MiB", "the arena's 64 MiB",
+                           "limits.arena_priority_percent"}) {
+    EXPECT_THAT(refused.error().message(), HasSubstr(part));
+  }
+  const SegmentOwner prod{.job = "prod", .rank = Rank{0}, .uid = 1001};
+  ASSERT_TRUE(arena_->Reserve(prod, 2, 10 * kMiB));
+  // What such a job has does not count against the others.
+  EXPECT_EQ(arena_->ShortageOf(Owner(1), 2, 4 * kMiB), ArenaShortage::kNone);
+  EXPECT_EQ(arena_->ShortageOf(prod, 2, 8 * kMiB), ArenaShortage::kArena);
+}
+
 TEST_F(ArenaTest, ASecondAgentIsRefused) {
   auto second = Arena::Open(run_dir_.Options(kBudget), Clock::Real());
   ASSERT_FALSE(second);

@@ -77,6 +77,10 @@ TEST(AgentConfig, InvalidValuesAreRefused) {
   EXPECT_THAT(check([](AgentConfig& c) { c.data_dirs = {"/a", "/a"}; }), HasSubstr("twice"));
   EXPECT_THAT(check([](AgentConfig& c) { c.arena_bytes = 1; }), HasSubstr("arena.bytes"));
   EXPECT_THAT(check([](AgentConfig& c) { c.log_level = "loud"; }), HasSubstr("loud"));
+  EXPECT_THAT(check([](AgentConfig& c) { c.arena_priority_percent = 25; }),
+              HasSubstr("keeps 25 % of the arena for no job"));
+  EXPECT_THAT(check([](AgentConfig& c) { c.arena_priority_jobs = {"a/b"}; }),
+              HasSubstr("limits.arena_priority_jobs"));
   EXPECT_EQ(check([](AgentConfig& c) { c.peers.advertise = "127.0.0.1:7072"; }), "");
   EXPECT_THAT(check([](AgentConfig& c) { c.peers.advertise = "127.0.0.1:0"; }),
               HasSubstr("no port"));

@@ -75,6 +75,34 @@ TEST(ChunkCache, AFailedReadIsNotKeptAndOthersReadAgain) {
   EXPECT_EQ(calls, 3) << "another shard";
 }
 
+/// A trainer that reads alone keeps nothing, but reads no chunk of a header that is kept.
+TEST(ChunkCache, KeptChunksAreTakenAndOthersAreNotKept) {
+  const std::vector<std::byte> image = ImageOf(1);
+  ChunkCache cache(8);
+  std::vector<std::pair<uint64_t, uint64_t>> fetched;  // first chunk, bytes
+  const auto fetch = [&](uint64_t first, std::span<std::byte> target) {
+    fetched.emplace_back(first, target.size());
+    std::copy_n(image.begin() + static_cast<ptrdiff_t>(first * kChunkBytes), target.size(),
+                target.begin());
+    return Status::Ok();
+  };
+  std::vector<std::byte> one(kChunkBytes);
+  ASSERT_TRUE(cache.Read(Rank{1}, 0, one, fetch).ok());
+  ASSERT_TRUE(cache.Read(Rank{1}, 3, one, fetch).ok());
+  for (int round = 0; round < 2; ++round) {
+    fetched.clear();
+    std::vector<std::byte> all(image.size());
+    ASSERT_TRUE(cache.ReadKept(Rank{1}, 0, all, fetch).ok());
+    EXPECT_EQ(all, image);
+    EXPECT_EQ(fetched, (std::vector<std::pair<uint64_t, uint64_t>>{
+                           {1, 2 * kChunkBytes}, {4, image.size() - 4 * kChunkBytes}}));
+  }
+  EXPECT_EQ(cache.ReadKept(Rank{1}, 3, std::span(one).first(10), fetch).code(),
+            ErrorCode::kInvalidArgument);
+  const auto fail = [](uint64_t, std::span<std::byte>) { return UnavailableError("away"); };
+  EXPECT_EQ(cache.ReadKept(Rank{0}, 0, one, fail).code(), ErrorCode::kUnavailable);
+}
+
 /// Its memory is bounded.
 TEST(ChunkCache, OldChunksAreForgotten) {
   ChunkCache cache(4);

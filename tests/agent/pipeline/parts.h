@@ -28,7 +28,7 @@ class PartsTest : public testing::Test {
     auto volume = Volume::Open(std::move(dirs), {"test", "node-0", {}}, Clock::Real());
     ASSERT_TRUE(volume) << volume.error().ToString();
     volume_ = *std::move(volume);
-    ArenaOptions options;
+    ArenaOptions options = limits_;
     options.budget_bytes = 32 << 20;
     options.run_dir = dir_;
     const char* bin = ::getenv("HOLDFAST_BIN_DIR");
@@ -70,6 +70,7 @@ class PartsTest : public testing::Test {
     return identity.key();
   }
 
+  ArenaOptions limits_;  // set by derived classes
   const std::string dir_ = MakeTempDir();
   SimDisk disk_;
   FakeCoordinator link_;

@@ -135,6 +135,42 @@ TEST_F(RankMemoryTest, MemoryOfAnotherJobIsReassignedUnlessItIsInUse) {
   EXPECT_FALSE(ranks_->Find("old", Rank{0}));
 }
 
+class LimitedMemoryTest : public RankMemoryTest {
+ protected:
+  LimitedMemoryTest() {
+    limits_.job_bytes = 12 << 20;
+    limits_.priority_jobs = {"prod"};
+    limits_.priority_bytes = 10 << 20;
+  }
+};
+
+TEST_F(LimitedMemoryTest, IdleMemoryOfAJobWithPriorityIsTakenLast) {
+  ASSERT_TRUE(Reserve("prod", Rank{0}, 4 << 20));
+  ASSERT_TRUE(Reserve("first", Rank{0}, 4 << 20));
+  ASSERT_TRUE(Reserve("zeta", Rank{0}, 4 << 20));
+  // 27 of 32 MiB are reserved, and by the jobs without priority 18 of 22.
+  ASSERT_TRUE(Reserve("new", Rank{0}, 4 << 20));
+  EXPECT_TRUE(ranks_->Find("prod", Rank{0}));
+  EXPECT_TRUE(ranks_->Find("first", Rank{0}));
+  EXPECT_FALSE(ranks_->Find("zeta", Rank{0}));
+  ranks_->Find("first", Rank{0})->connected.store(true);
+  ranks_->Find("new", Rank{0})->connected.store(true);
+  const auto refused = Reserve("newer", Rank{0}, 4 << 20);
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message().find("jobs without priority have reserved 18 MiB of the 22"),
+            std::string::npos)
+      << refused.error().ToString();
+  EXPECT_TRUE(ranks_->Find("prod", Rank{0})) << "its memory would not help";
+}
+
+TEST_F(LimitedMemoryTest, AJobAtItsQuotaTakesNoMemoryOfOtherJobs) {
+  ASSERT_TRUE(Reserve("prod", Rank{0}, 4 << 20));
+  ASSERT_TRUE(Reserve("old", Rank{0}));
+  ranks_->Find("prod", Rank{0})->connected.store(true);
+  EXPECT_EQ(Reserve("prod", Rank{1}, 4 << 20).error().code(), ErrorCode::kResourceExhausted);
+  EXPECT_TRUE(ranks_->Find("old", Rank{0}));
+}
+
 TEST_F(RankMemoryTest, ReleasedRetainedMemoryIsReportedAsRemoved) {
   ShardKey key;
   {

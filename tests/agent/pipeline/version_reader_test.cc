@@ -4,7 +4,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <filesystem>
+#include <fstream>
+
 #include "agent/api/version_listing.h"
+#include "storage/format/checksum.h"
 #include "storage/format/image.h"
 #include "storage/format/version_index.h"
 #include "tests/agent/pipeline/harness.h"
@@ -218,6 +222,41 @@ TEST_F(VersionReaderTest, ARankInTheSameWorldReadsOnlyItsOwnHeader) {
   EXPECT_EQ(opened->image_bytes, image.size());
   EXPECT_TRUE(std::equal(image.begin(), image.end(), trainer->slot(opened->own_slot).begin()));
   EXPECT_EQ(node_.coordinator.place_requests(), 0U);
+}
+
+/// Planning costs no read of its own: the load takes the chunk that has the header. Here no source
+/// has it any more.
+TEST_F(VersionReaderTest, ALoadReadsNoChunkOfTheHeaderAgain) {
+  ASSERT_NO_FATAL_FAILURE(TrainAndLeave(1));
+  auto trainer = NextRun({.run_id = "run-2"});
+  const auto damage = [&](size_t at) {
+    for (uint32_t slot = 0; slot < trainer->welcome().slots; ++slot) {
+      trainer->slot(slot)[at] ^= std::byte{1};
+    }
+  };
+  damage(2'000'000);  // so that the slot is not verified
+  UniqueFd fd;
+  const auto opened = trainer->OpenReader(&fd, MessageType::kOpenVersion);
+  ASSERT_TRUE(opened) << opened.error().ToString();
+  ASSERT_EQ(opened->code, 0U) << GetText(opened->text);
+  ASSERT_EQ(opened->own_slot, kNoSlot);
+  const Mapped memory(std::move(fd));
+  const auto image = MakeImage(Shard(1), kTensorBytes);
+  ASSERT_EQ(image.size() / kChunkBytes, 3U);
+  damage(100);
+  // Removing the files would not do: sources may have them open.
+  for (const std::string& file : node_.DataFiles()) {
+    if (std::filesystem::file_size(file) < kTensorBytes) continue;
+    std::fstream content(file, std::ios::in | std::ios::out | std::ios::binary);
+    content.seekp(100).put('\xff');
+    ASSERT_TRUE(content.flush().good()) << file;
+  }
+  ReadRangeMessage read;
+  read.reader = opened->slot;
+  read.bytes = kChunkBytes;
+  const Status status = Read(*trainer, read);
+  ASSERT_TRUE(status.ok()) << status.ToString();
+  EXPECT_TRUE(std::equal(image.begin(), image.begin() + kChunkBytes, memory.place(0).begin()));
 }
 
 /// Rank 1 of 2 begins with the shard of rank 1 mod 1, and the index has all shards.

@@ -30,7 +30,10 @@ std::string MetricsAddress(const TestCluster& cluster) {
 TEST(AgentMetricsTest, FollowASave) {
   TestCluster cluster;
   ASSERT_TRUE(cluster.StartCoordinator().ok());
-  const Status started = cluster.StartAgent(0, "", {"metrics.listen=127.0.0.1:0"});
+  const Status started =
+      cluster.StartAgent(0, "",
+                         {"metrics.listen=127.0.0.1:0", "limits.disk_bytes_per_job=1GiB",
+                          "limits.arena_bytes_per_job=48MiB"});
   ASSERT_TRUE(started.ok()) << started.ToString();
   ASSERT_TRUE(Eventually([&] { return !MetricsAddress(cluster).empty(); })) << cluster.AgentLog(0);
   const std::string address = MetricsAddress(cluster);
@@ -59,6 +62,12 @@ TEST(AgentMetricsTest, FollowASave) {
   EXPECT_EQ(saved.Value(R"(holdfast_agent_slots{holdfast_job="job",state="leased"})"), 0);
   EXPECT_EQ(saved.Value(R"(holdfast_agent_sealed_step{holdfast_job="job"})"), 7);
   EXPECT_EQ(saved.Value("holdfast_agent_disk_shards"), 1);
+  EXPECT_EQ(saved.Value(R"(holdfast_agent_job_arena_bytes{holdfast_job="job"})"),
+            saved.Value("holdfast_agent_arena_reserved_bytes"));
+  EXPECT_EQ(saved.Value("holdfast_agent_job_arena_limit_bytes"), 48 << 20);
+  EXPECT_EQ(saved.Value(R"(holdfast_agent_job_disk_bytes{holdfast_job="job"})"),
+            MakeImage(trainer->Identity(7), kTensorBytes).size());
+  EXPECT_EQ(saved.Value("holdfast_agent_job_disk_limit_bytes"), 1 << 30);
   EXPECT_EQ(saved.Value("holdfast_agent_peer_sent_bytes_total"), 0) << "a single node";
   EXPECT_TRUE(Eventually([&] {
     return Scrape(address).Value(R"(holdfast_agent_telemetry_digests_total{outcome="sent"})") > 0.0;

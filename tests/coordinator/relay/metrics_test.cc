@@ -3,7 +3,10 @@
 
 #include <gmock/gmock.h>
 
+#include <atomic>
 #include <fstream>
+#include <thread>
+#include <vector>
 
 #include "coordinator/relay/relay_server.h"
 #include "tests/base/metrics/scrape.h"
@@ -24,6 +27,7 @@ class RelayMetricsTest : public ServerFixture {
     options.listen = "unix:" + dir_ + "/r.sock";
     options.upstream = config_.listen;
     options.metrics.listen = "127.0.0.1:0";
+    options.pending_bytes_max = pending_bytes_max_;
     auto started = relay::RelayServer::Start(options, Clock::Real());
     ASSERT_TRUE(started.has_value()) << started.error().ToString();
     relay_ = *std::move(started);
@@ -38,7 +42,14 @@ class RelayMetricsTest : public ServerFixture {
     return Fetch().Value("holdfast_relay_" + name).value_or(-1);
   }
 
+  size_t pending_bytes_max_ = relay::RelayOptions().pending_bytes_max;
   std::unique_ptr<relay::RelayServer> relay_;
+};
+
+/// A relay that refuses each message while another one is pending.
+class OverloadedRelayTest : public RelayMetricsTest {
+ protected:
+  OverloadedRelayTest() { pending_bytes_max_ = 0; }
 };
 
 TEST_F(RelayMetricsTest, CountAgentsAndMessages) {
@@ -72,6 +83,52 @@ TEST_F(RelayMetricsTest, ShowThatTheCoordinatorIsLostAndBack) {
   Start();
   EXPECT_TRUE(Eventually([&] { return Fetch("connected") == 1; }));
   EXPECT_EQ(Fetch("sessions_total"), 2);
+}
+
+/// Agents repeat what an overloaded relay refuses: every version is committed, and no agent loses
+/// its place.
+TEST_F(OverloadedRelayTest, RefusedReportsAreRepeatedAndNothingIsLost) {
+  constexpr uint32_t kAgents = 8;
+  constexpr uint64_t kSteps = 5;
+  std::vector<std::unique_ptr<FakeAgent>> agents;
+  for (uint32_t i = 0; i < kAgents; ++i) {
+    agents.push_back(std::make_unique<FakeAgent>(relay_->endpoint(), "n" + std::to_string(i)));
+    ASSERT_TRUE(Eventually([&] {
+      if (agents[i]->End() || !agents[i]->attaching()) agents[i]->Attach();
+      return !agents[i]->Directives().empty();
+    }));
+    ASSERT_TRUE(agents[i]->Join("lm", "r1", i, kAgents).has_value());
+  }
+  const uint64_t refused = static_cast<uint64_t>(Fetch("refused_messages_total"));
+  const uint64_t epoch = server_->epoch().value;
+  std::atomic<uint64_t> repeated{0};
+  std::vector<std::thread> threads;
+  for (uint32_t i = 0; i < kAgents; ++i) {
+    threads.emplace_back([&, i] {
+      for (uint64_t step = 1; step <= kSteps; ++step) {
+        pb::ReportRequest report = agents[i]->NewReport(epoch);
+        ToProto(MakeReplica("lm", V(1, step), i, kAgents, Tier::kMemory), report.add_replicas());
+        EXPECT_TRUE(Eventually([&] {
+          const Status reported = agents[i]->Report(report);
+          if (reported.ok()) return true;
+          EXPECT_EQ(reported.code(), ErrorCode::kUnavailable) << reported.ToString();
+          ++repeated;
+          return false;
+        }));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_GT(repeated, 0U);
+  EXPECT_EQ(Fetch("refused_messages_total"), static_cast<double>(refused + repeated));
+  for (auto& agent : agents) {
+    EXPECT_TRUE(Eventually([&] {
+      return agent->StateOf("lm").committed[Tier::kMemory] == V(1, kSteps);
+    })) << agent->node();
+    EXPECT_FALSE(agent->End().has_value()) << agent->node();
+  }
+  EXPECT_EQ(Fetch("agents"), kAgents);
+  EXPECT_EQ(Fetch("pending_bytes"), 0);
 }
 
 TEST_F(RelayMetricsTest, AreAllDocumented) {

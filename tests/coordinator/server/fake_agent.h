@@ -212,6 +212,8 @@ class FakeAgent {
     return ended_ ? std::optional(end_) : std::nullopt;
   }
 
+  /// Whether Attach() was called and Detach() was not.
+  bool attaching() const { return reader_thread_.joinable(); }
   const std::string& node() const { return node_; }
   std::vector<StoredReplica> inventory;
   uint64_t epoch_seen = 0;
