@@ -136,7 +136,8 @@ std::vector<Verdict> Detector::Evaluate(Clock::TimePoint now) {
     }
   }
   // Slowness is not reported while there are other faults: a job that hangs looks slow.
-  std::vector<Verdict> slow = state_->slowness.Evaluate(state_->table, now);
+  const bool probed = state_->slow_link || state_->probe_times.Find();
+  std::vector<Verdict> slow = state_->slowness.Evaluate(state_->table, now, probed);
   if (!state_->slowness.has_slow_transfers()) {
     state_->probe_times.Clear();
     state_->slow_link.reset();
