@@ -54,7 +54,7 @@ class HangFinder {
     const auto roots = RootsOf(graph_, least);
     root_ranks_ = std::count_if(roots.begin(), roots.end(), [&](const auto& root) {
       return root.size() == 1 && graph_.is_rank(root.front()) &&
-             !Table::HasLeft(table_.rank(graph_.rank_of(root.front())));
+             !HasJustLeft(graph_.rank_of(root.front()));
     });
     FindLongestWaits();
     std::vector<Verdict> verdicts;
@@ -221,7 +221,7 @@ class HangFinder {
   std::optional<Verdict> JudgeRank(uint32_t rank) {
     const RankInfo& info = table_.rank(rank);
     const auto found = longest_wait_of_.find(rank);
-    if (found == longest_wait_of_.end() || Table::HasLeft(info)) return std::nullopt;
+    if (found == longest_wait_of_.end() || HasJustLeft(rank)) return std::nullopt;
     const Operation& operation = graph_.operations[found->second];
     const bool stopped = info.stopped_since != Clock::TimePoint::min();
     const bool silent = ReportAge(rank) > kReportMaxAge;
@@ -268,6 +268,12 @@ class HangFinder {
     // A person has stopped the process in a debugger: alert only.
     if (info.latest.process_state == 't') verdict.action = Action::kAlert;
     return verdict;
+  }
+
+  /// Whether the rank's newest report, if it is recent, lacks an operation that the rank was in
+  /// before. The rank has left it, or a record was lost.
+  bool HasJustLeft(uint32_t rank) const {
+    return ReportAge(rank) <= kReportMaxAge && Table::HasLeft(table_.rank(rank));
   }
 
   /// Returns the patience with a rank that others wait for, and whose process is not stopped.

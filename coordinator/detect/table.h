@@ -160,8 +160,7 @@ class Table {
     return info.phases != 0 &&
            nodes_[info.node].as_of - info.phase_since < phase_lengths_.Limit(info.phases);
   }
-  /// Whether the newest report lacks an operation that the rank was in before. The rank has left
-  /// it, or a record was lost.
+  /// Whether the newest report lacks an operation that the report before has as started.
   static bool HasLeft(const RankInfo& info);
   /// Whether no report of the last `length` has shown the process running.
   bool IsIdle(const RankInfo& info, Clock::Duration length) const {
