@@ -36,7 +36,7 @@ class StandstillFinder {
     if (!hangs.found.empty() || stalled_.empty()) return hangs;
     if (progressing_ * 2 >= reported_) {
       for (const uint32_t rank : stalled_) JudgeStalledRank(rank, hangs);
-    } else if (!communicates_ && stalled_.size() == reported_ && silent_.empty()) {
+    } else if (stalled_.size() == reported_ && silent_.empty() && !communicates_) {
       JudgeStalledJob(hangs);
     }
     return hangs;
@@ -78,11 +78,11 @@ class StandstillFinder {
   }
 
   /// Whether the rank's usual step is known, or the rank has made no step while others made
-  /// several.
+  /// several. In a job that communicates, a rank without steps may have other work.
   bool IsComparable(uint32_t rank) const {
     const RankInfo& info = table_.rank(rank);
     return info.steps_ns.size() >= kStepsKnown ||
-           (info.latest.step == 0 && newest_step_ >= kStepsAhead);
+           (!communicates_ && info.latest.step == 0 && newest_step_ >= kStepsAhead);
   }
 
   /// Returns for how long the rank has made no step and neither entered nor left a phase, in ns.

@@ -103,6 +103,18 @@ TEST(StandstillTest, InAJobThatCommunicatesRarelyAHangIsFoundBeforeOthersWait) {
   EXPECT_THAT(evaluates.For(100, kAllRanks), IsEmpty());
 }
 
+TEST(StandstillTest, InAJobThatCommunicatesARankWithoutStepsMayHaveOtherWork) {
+  for (const bool communicates : {true, false}) {
+    Stepping job;
+    if (communicates) {
+      job.fake.AddComm(kAll, CommunicatorRole::kData, {0, 1, 2, 3, 4, 5});
+      job.fake.Complete(kAll, 2);
+    }
+    const auto verdicts = job.For(200, {4});
+    EXPECT_EQ(verdicts.size(), communicates ? 0U : 1U);
+  }
+}
+
 TEST(StandstillTest, ASilentNodeThatCommunicatesHasOnlyLostItsAgent) {
   for (const bool communicates : {true, false}) {
     Stepping job = CommunicatesRarely();
