@@ -118,8 +118,11 @@ std::vector<Verdict> Detector::Evaluate(Clock::TimePoint now) {
   std::vector<Verdict> verdicts = FindDead(state_->table);
   std::set<Rank> dead;
   for (const Verdict& verdict : verdicts) dead.insert(verdict.ranks.front());
-  Hangs hangs = state_->table.any_operation() ? FindHangs(state_->table, now, state_->options)
-                                              : FindStandstill(state_->table, now, state_->options);
+  const bool communicates = state_->table.any_operation();
+  Hangs hangs;
+  if (communicates) hangs = FindHangs(state_->table, now, state_->options);
+  // In a job that communicates rarely, a rank may hang long before the others wait for it.
+  if (!hangs.waits) hangs = FindStandstill(state_->table, now, state_->options, communicates);
   state_->table.NotePause(state_->pauses.Update(hangs.stall_ns, now));
   state_->suspicions.clear();
   for (Verdict& verdict : hangs.found) {
@@ -133,7 +136,8 @@ std::vector<Verdict> Detector::Evaluate(Clock::TimePoint now) {
     }
   }
   // Slowness is not reported while there are other faults: a job that hangs looks slow.
-  std::vector<Verdict> slow = state_->slowness.Evaluate(state_->table, now);
+  const bool probed = state_->slow_link || state_->probe_times.Find();
+  std::vector<Verdict> slow = state_->slowness.Evaluate(state_->table, now, probed);
   if (!state_->slowness.has_slow_transfers()) {
     state_->probe_times.Clear();
     state_->slow_link.reset();

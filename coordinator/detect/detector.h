@@ -15,6 +15,7 @@ struct DetectorOptions {
   Clock::Duration hang_after = std::chrono::seconds(5);     // no progress: a suspicion
   Clock::Duration stuck_after = std::chrono::seconds(30);   // a verdict if all ranks are blocked
   Clock::Duration absent_after = std::chrono::seconds(60);  // a verdict if a rank may still join
+  Clock::Duration idle_after = std::chrono::seconds(50);    // likewise, and it does not run
   Clock::Duration silent_after = std::chrono::seconds(40);  // a verdict if a node is silent
   /// The longest pause of earlier incarnations of the job, as far as it is known.
   Clock::Duration longest_pause{0};

@@ -40,18 +40,22 @@ class HangFinder {
     Hangs hangs;
     hangs.found = Find();
     hangs.stall_ns = stall_ns_;
+    hangs.waits = waits_;
     return hangs;
   }
 
  private:
   std::vector<Verdict> Find() {
     const auto least = static_cast<uint64_t>(options_.hang_after.count());
-    const bool any_old =
-        std::any_of(graph_.operations.begin(), graph_.operations.end(),
-                    [&](const Operation& operation) { return operation.oldest_ns >= least; });
-    if (!any_old) return {};
+    waits_ = std::any_of(graph_.operations.begin(), graph_.operations.end(),
+                         [&](const Operation& operation) { return operation.oldest_ns >= least; });
+    if (!waits_) return {};
     if (auto mismatches = Mismatches(least); !mismatches.empty()) return mismatches;
     const auto roots = RootsOf(graph_, least);
+    root_ranks_ = std::count_if(roots.begin(), roots.end(), [&](const auto& root) {
+      return root.size() == 1 && graph_.is_rank(root.front()) &&
+             !HasJustLeft(graph_.rank_of(root.front()));
+    });
     FindLongestWaits();
     std::vector<Verdict> verdicts;
     for (const std::vector<uint32_t>& root : roots) {
@@ -217,7 +221,7 @@ class HangFinder {
   std::optional<Verdict> JudgeRank(uint32_t rank) {
     const RankInfo& info = table_.rank(rank);
     const auto found = longest_wait_of_.find(rank);
-    if (found == longest_wait_of_.end()) return std::nullopt;
+    if (found == longest_wait_of_.end() || HasJustLeft(rank)) return std::nullopt;
     const Operation& operation = graph_.operations[found->second];
     const bool stopped = info.stopped_since != Clock::TimePoint::min();
     const bool silent = ReportAge(rank) > kReportMaxAge;
@@ -253,9 +257,7 @@ class HangFinder {
       verdict.confidence = 1;
       return verdict;
     }
-    const bool runs = info.latest.process_state == 'R' && EnqueuedBy(rank, operation) == nullptr;
-    const RootState state = runs ? RootState::kRunning : RootState::kOutsideCommunication;
-    const uint64_t patience = patience_.ToBlame(operation, rank, state, now_);
+    const uint64_t patience = PatienceWith(rank, operation);
     const bool awaited = waited >= patience && IsAbsentLongEnough(rank, operation, patience);
     // The others may have reached the operation long after the rank's last step.
     const uint64_t idle = patience_.IdleFor(rank);
@@ -266,6 +268,31 @@ class HangFinder {
     // A person has stopped the process in a debugger: alert only.
     if (info.latest.process_state == 't') verdict.action = Action::kAlert;
     return verdict;
+  }
+
+  /// Whether the rank's newest report, if it is recent, lacks an operation that the rank was in
+  /// before. The rank has left it, or a record was lost.
+  bool HasJustLeft(uint32_t rank) const {
+    return ReportAge(rank) <= kReportMaxAge && Table::HasLeft(table_.rank(rank));
+  }
+
+  /// Returns the patience with a rank that others wait for, and whose process is not stopped.
+  uint64_t PatienceWith(uint32_t rank, const Operation& operation) const {
+    const auto with = [&](RootState state) {
+      return patience_.ToBlame(operation, rank, state, now_);
+    };
+    const RankInfo& info = table_.rank(rank);
+    uint64_t patience = with(RootState::kGpuStalled);
+    // If several ranks are absent, the GPU may wait for another of them in a communication that is
+    // not recorded.
+    if (root_ranks_ == 1 && EnqueuedFor(rank) + kReportLag >= patience) return patience;
+    if (info.latest.process_state == 'R' && EnqueuedBy(rank, operation) == nullptr) {
+      return with(RootState::kRunning);
+    }
+    patience = with(RootState::kIdle);
+    const bool is_idle =
+        table_.IsIdle(info, Clock::Duration(patience) - Clock::Duration(kReportLag));
+    return is_idle ? patience : with(RootState::kOutsideCommunication);
   }
 
   /// Judges a rank that others wait for and whose node is silent.
@@ -405,6 +432,15 @@ class HangFinder {
     return found == flights.end() ? nullptr : &*found;
   }
 
+  /// Returns for how long an operation has been enqueued that the rank's GPU does not start, in ns.
+  uint64_t EnqueuedFor(uint32_t rank) const {
+    uint64_t longest = 0;
+    for (const Flight& flight : table_.rank(rank).flights) {
+      if (!flight.started) longest = std::max(longest, flight.age_ns);
+    }
+    return longest;
+  }
+
   std::string DescribeState(uint32_t rank, const Operation& operation) const {
     const RankState& state = table_.rank(rank).latest;
     if (const Flight* flight = EnqueuedBy(rank, operation)) {
@@ -510,6 +546,8 @@ class HangFinder {
   const WaitsForGraph graph_;
   const Patience patience_;
   uint64_t stall_ns_ = 0;
+  bool waits_ = false;
+  int64_t root_ranks_ = 0;                        // roots that are ranks outside communication
   std::set<Index> reported_nodes_;                // silent nodes with a verdict or a suspicion
   std::map<uint32_t, uint32_t> longest_wait_of_;  // absent rank → operation
 };

@@ -13,6 +13,7 @@ std::vector<Verdict> FindDead(const Table& table);
 
 struct Hangs {
   std::vector<Verdict> found;  // suspicions have no action
+  bool waits = false;          // a rank has been in an operation for long
   /// How long the job has stalled outside marked phases; 0 if it makes progress.
   uint64_t stall_ns = 0;
 };

@@ -93,7 +93,10 @@ uint64_t Patience::ToBlame(const Operation& operation, uint32_t rank, RootState 
       case RootState::kUnreachable:
         return 2 * options_.hang_after;
       case RootState::kCommunicating:
+      case RootState::kGpuStalled:
         return options_.stuck_after;
+      case RootState::kIdle:
+        return options_.idle_after;
       case RootState::kRunning:
         return options_.absent_after * 5 / 4;
       case RootState::kOutsideCommunication:

@@ -14,7 +14,9 @@ namespace holdfast::detect {
 enum class RootState {
   kStopped,               // its process is stopped: no progress is possible
   kCommunicating,         // all ranks are in communication: only a link that recovers can end it
-  kOutsideCommunication,  // a rank outside communication: it may read, or wait for its GPU
+  kGpuStalled,            // only its GPU delays the job: it does not start what is enqueued
+  kIdle,                  // a rank outside communication, whose process did not run either
+  kOutsideCommunication,  // likewise, and its process may have run
   kRunning,               // likewise, and its process runs: it may compile or evaluate
   kNodeSilent,            // its node sends no digests, and no node probed it
   kUnreachable,           // its node sends no digests, and answered no node that probed it

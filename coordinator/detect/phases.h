@@ -29,8 +29,8 @@ class PhaseLengths {
     return known;
   }
   /// Returns how long phases of `bits` excuse a rank. The limit is ten times their median length;
-  /// once three have ended, at most four times the longest. It is at least a minute, and ten
-  /// minutes if none has ended.
+  /// once three have ended, at most four times the longest, and at least 50 s. It is at least a
+  /// minute before, and ten minutes if none has ended.
   Clock::Duration Limit(uint8_t bits) const {
     double limit = 0;
     ForEach(bits, [&](size_t kind) { limit = std::max(limit, LimitOf(lengths_[kind])); });
@@ -41,16 +41,15 @@ class PhaseLengths {
   using Lengths = Recent<double, 32>;
 
   static double LimitOf(const Lengths& lengths) {
-    constexpr double kMin = 60e9;  // ns
+    constexpr double kMin = 50e9;  // ns
+    constexpr double kMinOfFew = 60e9;
     constexpr double kUnknown = 600e9;
     constexpr size_t kSome = 3;
     if (lengths.size() == 0) return kUnknown;
-    double limit = 10 * lengths.Median();
-    if (lengths.size() >= kSome) {
-      const auto values = lengths.values();
-      limit = std::min(limit, 4 * *std::max_element(values.begin(), values.end()));
-    }
-    return std::max(limit, kMin);
+    const double limit = 10 * lengths.Median();
+    if (lengths.size() < kSome) return std::max(limit, kMinOfFew);
+    const auto values = lengths.values();
+    return std::max(kMin, std::min(limit, 4 * *std::max_element(values.begin(), values.end())));
   }
   template <typename Visit>
   static void ForEach(uint8_t bits, Visit visit) {

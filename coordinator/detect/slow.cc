@@ -168,7 +168,7 @@ void SlownessDetector::AddPace(std::vector<Verdict>& verdicts) const {
   }
 }
 
-std::vector<Verdict> SlownessDetector::Evaluate(Table& table, Clock::TimePoint now) {
+std::vector<Verdict> SlownessDetector::Evaluate(Table& table, Clock::TimePoint now, bool probed) {
   for (Index comm = 0; comm < watches_.size(); ++comm) {
     if (!watches_[comm]) continue;
     while (auto old = watches_[comm]->gatherer.Take(now - kGatherTimeout)) {
@@ -194,8 +194,8 @@ std::vector<Verdict> SlownessDetector::Evaluate(Table& table, Clock::TimePoint n
                                                   .baselines = baselines_,
                                                   .pace = pace_,
                                                   .transfers_unstable = now < unstable_until_});
-  for (Verdict& verdict :
-       transfers_.Find(watches_, table, now, last_operation_, pace_.shift().has_value())) {
+  for (Verdict& verdict : transfers_.Find(watches_, table, now,
+                                          {last_operation_, pace_.shift().has_value(), probed})) {
     verdicts.push_back(std::move(verdict));
   }
   AddPace(verdicts);

@@ -21,8 +21,9 @@ class SlownessDetector {
 
   /// Adds the measurements of an admitted digest.
   void Observe(const Digest& digest, Index node, Table& table, Clock::TimePoint now);
-  /// Returns the present stragglers and slow transfers.
-  std::vector<Verdict> Evaluate(Table& table, Clock::TimePoint now);
+  /// Returns the present stragglers and slow transfers. `probed`: whether probes between nodes
+  /// locate the slowness of transfers.
+  std::vector<Verdict> Evaluate(Table& table, Clock::TimePoint now, bool probed);
   /// Communicators whose connections should be measured. Set by Evaluate.
   const std::vector<CommunicatorId>& wanted() const { return transfers_.wanted(); }
   /// Whether transfers are slow at present. Set by Evaluate.

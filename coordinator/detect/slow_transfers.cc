@@ -14,6 +14,7 @@ constexpr Clock::Duration kMatrixMin = std::chrono::seconds(5);
 constexpr Clock::Duration kSlowMin = std::chrono::seconds(20);  // least length of a slowdown
 constexpr Clock::Duration kSlowMax = std::chrono::seconds(120);
 constexpr Clock::Duration kMatrixWait = std::chrono::seconds(60);
+constexpr Clock::Duration kProbeMin = std::chrono::seconds(10);  // if no connection is measured
 constexpr size_t kMatrixCellsPerMember = 16;
 constexpr size_t kWantedMax = 64;
 constexpr double kExplainedShare = 0.5;  // of an operation's slowdown, by the slowest connection
@@ -102,8 +103,7 @@ SlowTransfers::Pool& SlowTransfers::OpenPool(const CommClass& of, const Table& t
 }
 
 std::vector<Verdict> SlowTransfers::Find(const Watches& watches, const Table& table,
-                                         Clock::TimePoint now, Clock::TimePoint last_operation,
-                                         bool longer) {
+                                         Clock::TimePoint now, const Signals& signals) {
   wanted_.clear();
   for (const auto& watch : watches) {
     if (watch) longest_ended_ = std::max(longest_ended_, watch->transfers.longest_ended());
@@ -144,7 +144,9 @@ std::vector<Verdict> SlowTransfers::Find(const Watches& watches, const Table& ta
     if (explains && !pool.widespread) {
       Name(*blame, kUsualConnection, pool.matrix.operations(), table,
            found.emplace_back(SlowVerdict(InWords(slow, table.comm(comm)))));
-    } else if (pool.widespread || now - pool.since > kMatrixWait) {
+    } else if (const bool located =
+                   signals.probed && pool.matrix.operations() == 0 && now - pool.since >= kProbeMin;
+               located || pool.widespread || now - pool.since > kMatrixWait) {
       Verdict verdict = SlowVerdict(InWords(slow, table.comm(comm)));
       if (!pool.widespread) {
         NamePair(slow_of_class[of], table.comm(comm), table, verdict);
@@ -168,7 +170,7 @@ std::vector<Verdict> SlowTransfers::Find(const Watches& watches, const Table& ta
                       slow_count, watched)}};
   }
   if (widespread) return {std::move(*widespread)};
-  if (slowest.empty()) Scan(table, now, last_operation, longer, found);
+  if (slowest.empty()) Scan(table, now, signals.last_operation, signals.longer, found);
   return found;
 }
 

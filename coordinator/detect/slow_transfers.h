@@ -17,10 +17,14 @@ class SlowTransfers {
 
   /// Adds what a rank sent to a peer.
   void Add(const RankTransfers& transfers, Index comm, const Watches& watches, const Table& table);
-  /// Returns the present slow transfers. `last_operation`: when the last record of an operation
-  /// arrived. `longer`: whether iterations are longer than before.
+  struct Signals {
+    Clock::TimePoint last_operation;  // when the last record of an operation arrived
+    bool longer = false;              // iterations are longer than before
+    bool probed = false;              // probes between nodes locate the slowness
+  };
+  /// Returns the present slow transfers.
   std::vector<Verdict> Find(const Watches& watches, const Table& table, Clock::TimePoint now,
-                            Clock::TimePoint last_operation, bool longer);
+                            const Signals& signals);
   /// Communicators whose connections should be measured. Set by Find.
   const std::vector<CommunicatorId>& wanted() const { return wanted_; }
   /// Whether transfers of a communicator are slow at present. Set by Find.

@@ -22,8 +22,9 @@ uint64_t Nanos(Clock::Duration duration) {
 
 class StandstillFinder {
  public:
-  StandstillFinder(const Table& table, Clock::TimePoint now, const DetectorOptions& options)
-      : table_(table), now_(now), options_(options) {}
+  StandstillFinder(const Table& table, Clock::TimePoint now, const DetectorOptions& options,
+                   bool communicates)
+      : table_(table), now_(now), options_(options), communicates_(communicates) {}
 
   Hangs Run() {
     ClassifyRanks();
@@ -35,7 +36,7 @@ class StandstillFinder {
     if (!hangs.found.empty() || stalled_.empty()) return hangs;
     if (progressing_ * 2 >= reported_) {
       for (const uint32_t rank : stalled_) JudgeStalledRank(rank, hangs);
-    } else if (stalled_.size() == reported_ && silent_.empty()) {
+    } else if (stalled_.size() == reported_ && silent_.empty() && !communicates_) {
       JudgeStalledJob(hangs);
     }
     return hangs;
@@ -77,11 +78,11 @@ class StandstillFinder {
   }
 
   /// Whether the rank's usual step is known, or the rank has made no step while others made
-  /// several.
+  /// several. In a job that communicates, a rank without steps may have other work.
   bool IsComparable(uint32_t rank) const {
     const RankInfo& info = table_.rank(rank);
     return info.steps_ns.size() >= kStepsKnown ||
-           (info.latest.step == 0 && newest_step_ >= kStepsAhead);
+           (!communicates_ && info.latest.step == 0 && newest_step_ >= kStepsAhead);
   }
 
   /// Returns for how long the rank has made no step and neither entered nor left a phase, in ns.
@@ -108,14 +109,15 @@ class StandstillFinder {
     return others && !table_.rank(rank).has_begun() ? Nanos(*others) : 0;
   }
 
-  uint64_t ToBlame(uint32_t rank) const {
+  /// `least`: the patience with a rank whose steps are short.
+  uint64_t ToBlame(uint32_t rank, Clock::Duration least) const {
     const auto& steps = table_.rank(rank).steps_ns;
     const auto usual = steps.size() == 0 ? 0 : static_cast<uint64_t>(steps.Median());
     const double shown =
         std::max({kStandstillSteps * static_cast<double>(LongestStep(rank)),
                   kStandstillPauses * static_cast<double>(table_.longest_pause_ns()),
                   kStandstillSteps * static_cast<double>(ToBegin(rank))});
-    return std::max(Nanos(options_.absent_after) + usual, static_cast<uint64_t>(shown));
+    return std::max(Nanos(least) + usual, static_cast<uint64_t>(shown));
   }
 
   Verdict VerdictOn(std::vector<uint32_t> ranks, uint64_t lasting_ns) const {
@@ -152,6 +154,7 @@ class StandstillFinder {
   void JudgeSilentNode(Index node, const std::vector<uint32_t>& ranks, Hangs& hangs) const {
     const uint64_t age = Nanos(now_ - table_.node(node).as_of);
     if (age < Nanos(options_.hang_after)) return;
+    if (communicates_ && (progressing_ * 2 < reported_ || HasCommunicated(ranks, node))) return;
     Verdict verdict = VerdictOn(ranks, age);
     verdict.fault = FaultClass::kDead;
     verdict.evidence.push_back(
@@ -167,6 +170,17 @@ class StandstillFinder {
     AddVerdict(std::move(verdict), Nanos(patience), hangs);
   }
 
+  /// Whether an operation of these ranks has completed since their node fell silent. The ranks have
+  /// then taken part in it, and only their agent is silent.
+  bool HasCommunicated(const std::vector<uint32_t>& ranks, Index node) const {
+    return std::ranges::any_of(ranks, [&](uint32_t rank) {
+      return std::ranges::any_of(table_.rank(rank).memberships, [&](const Membership& membership) {
+        const CommInfo& comm = table_.comm(membership.comm);
+        return comm.members.size() > 1 && comm.advanced_at > table_.node(node).as_of;
+      });
+    });
+  }
+
   /// Judges a rank that makes no step while other ranks do.
   void JudgeStalledRank(uint32_t rank, Hangs& hangs) const {
     const uint64_t stalled_ns = StalledFor(rank);
@@ -177,7 +191,9 @@ class StandstillFinder {
         "state {}",
         rank, InSeconds(stalled_ns), table_.rank(rank).latest.step, progressing_, reported_,
         StateOf(rank)));
-    AddVerdict(std::move(verdict), ToBlame(rank), hangs);
+    const bool idle = table_.IsIdle(table_.rank(rank), options_.idle_after);
+    const auto least = idle ? options_.idle_after : options_.absent_after;
+    AddVerdict(std::move(verdict), ToBlame(rank, least), hangs);
   }
 
   /// Judges a job in which no rank makes a step. If few ranks are a step behind, the others wait
@@ -188,7 +204,7 @@ class StandstillFinder {
     std::vector<uint32_t> behind;
     for (const uint32_t rank : stalled_) {
       stalled_ns = std::min(stalled_ns, StalledFor(rank));
-      patience = std::max(patience, ToBlame(rank));
+      patience = std::max(patience, ToBlame(rank, options_.absent_after));
       if (table_.rank(rank).latest.step < newest_step_) behind.push_back(rank);
     }
     hangs.stall_ns = std::max(hangs.stall_ns, stalled_ns);
@@ -241,6 +257,7 @@ class StandstillFinder {
   const Table& table_;
   const Clock::TimePoint now_;
   const DetectorOptions& options_;
+  const bool communicates_;
   uint64_t newest_step_ = 0;
   size_t reported_ = 0;     // ranks with recent reports
   size_t progressing_ = 0;  // of these, ranks that make steps
@@ -251,8 +268,9 @@ class StandstillFinder {
 
 }  // namespace
 
-Hangs FindStandstill(const Table& table, Clock::TimePoint now, const DetectorOptions& options) {
-  return StandstillFinder(table, now, options).Run();
+Hangs FindStandstill(const Table& table, Clock::TimePoint now, const DetectorOptions& options,
+                     bool communicates) {
+  return StandstillFinder(table, now, options, communicates).Run();
 }
 
 }  // namespace holdfast::detect

@@ -37,6 +37,13 @@ bool AreSame(const Flight& a, const Flight& b) {
          a.record.sequence == b.record.sequence;
 }
 
+/// Whether the flights of a later report contain this one.
+bool Contains(const std::vector<Flight>& flights, const Flight& before) {
+  return std::any_of(flights.begin(), flights.end(), [&](const Flight& flight) {
+    return AreSame(flight, before) && flight.age_ns >= before.age_ns;
+  });
+}
+
 }  // namespace
 
 void DurationHistogram::Add(uint64_t ns) {
@@ -210,6 +217,7 @@ void Table::TakeRank(const RankState& state, Index node) {
   const Clock::TimePoint as_of = nodes_[node].as_of;
   info.node = node;
   if (state.step > info.latest.step) info.moved_at = as_of;
+  if (state.process_state == 'R' || state.process_state == 0) info.ran_at = as_of;
   const bool stopped = state.process_state == 'T' || state.process_state == 'Z';
   if (!stopped) {
     info.stopped_since = Clock::TimePoint::min();
@@ -223,6 +231,7 @@ void Table::TakeRank(const RankState& state, Index node) {
   }
   info.latest = state;
   info.latest.steps.clear();
+  info.flights_earlier.swap(info.flights_before);
   info.flights_before.swap(info.flights);
   info.flights.clear();
   TakePhases(info, state.phases & kPhasesWithoutSteps, as_of);
@@ -244,16 +253,14 @@ void Table::TakePhases(RankInfo& info, uint8_t phases, Clock::TimePoint as_of) {
   excused_at_ = std::max(excused_at_, as_of);
 }
 
-/// Records progress of the rank. An operation that disappeared from the in-flight set has
-/// completed. A new one has been started.
+/// Records progress of the rank. An operation that two reports in a row do not contain has
+/// completed; a single record may be lost. A new operation has been started.
 void Table::NoteMoved(uint32_t rank, Index node) {
   RankInfo& info = ranks_[rank];
   if (info.node != node) return;
   const bool completed = std::any_of(
-      info.flights_before.begin(), info.flights_before.end(), [&](const Flight& before) {
-        return std::none_of(info.flights.begin(), info.flights.end(), [&](const Flight& flight) {
-          return AreSame(flight, before) && flight.age_ns >= before.age_ns;
-        });
+      info.flights_earlier.begin(), info.flights_earlier.end(), [&](const Flight& earlier) {
+        return !Contains(info.flights_before, earlier) && !Contains(info.flights, earlier);
       });
   // Agents report operations from a certain age on.
   constexpr auto kReportedFrom = std::chrono::milliseconds(1500);
@@ -267,6 +274,12 @@ void Table::NoteMoved(uint32_t rank, Index node) {
                             [&](const Flight& before) { return AreSame(before, flight); });
       });
   if (completed || started) info.moved_at = nodes_[node].as_of;
+}
+
+bool Table::HasLeft(const RankInfo& info) {
+  return std::any_of(
+      info.flights_before.begin(), info.flights_before.end(),
+      [&](const Flight& before) { return before.started && !Contains(info.flights, before); });
 }
 
 std::vector<Rank> Table::RanksOn(const std::string& name) const {

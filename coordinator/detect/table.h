@@ -64,13 +64,16 @@ struct RankInfo {
   /// Total length of the marked phases that ended since the rank's last common operation. When
   /// other ranks wait for this rank, this much of their waiting time does not count.
   uint64_t grace_ns = 0;
+  /// Time of the last report that showed its process running; min(): none did.
+  Clock::TimePoint ran_at = Clock::TimePoint::min();
   /// Since when its process has been reported as stopped; min(): it is not stopped.
   Clock::TimePoint stopped_since = Clock::TimePoint::min();
   bool began = false;         // the rank has completed an operation
   bool counted = false;       // among the ranks that have begun
   Recent<float, 8> steps_ns;  // the last steps
   std::vector<Flight> flights;
-  std::vector<Flight> flights_before;  // of the previous report
+  std::vector<Flight> flights_before;   // of the previous report
+  std::vector<Flight> flights_earlier;  // of the report before that one
   std::vector<Membership> memberships;
 
   bool has_begun() const { return began || latest.step > 0; }
@@ -156,6 +159,12 @@ class Table {
   bool IsExcused(const RankInfo& info) const {
     return info.phases != 0 &&
            nodes_[info.node].as_of - info.phase_since < phase_lengths_.Limit(info.phases);
+  }
+  /// Whether the newest report lacks an operation that the report before has as started.
+  static bool HasLeft(const RankInfo& info);
+  /// Whether no report of the last `length` has shown the process running.
+  bool IsIdle(const RankInfo& info, Clock::Duration length) const {
+    return nodes_[info.node].as_of - length >= info.ran_at;
   }
   /// Returns when the first digest arrived.
   Clock::TimePoint first_report() const { return first_report_; }

@@ -105,6 +105,7 @@ detect::DetectorOptions DetectorOptionsOf(const CoordinatorConfig& config) {
   };
   no_longer_than(detector.stuck_after, config.detect_restart_stuck_after_ms);
   no_longer_than(detector.absent_after, config.detect_restart_absent_after_ms);
+  no_longer_than(detector.idle_after, config.detect_restart_absent_after_ms);
   no_longer_than(detector.silent_after, config.detect_restart_absent_after_ms);
   return detector;
 }

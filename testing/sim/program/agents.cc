@@ -52,7 +52,10 @@ char Agents::StateOf(uint32_t rank, double at_s) const {
   if (engine_.Killed(rank, at_s)) return 'X';
   if (at_s >= engine_.StopsAt(rank) && at_s < engine_.ResumesAt(rank)) return 'T';
   const auto& state = engine_.rank(rank);
-  return state.stuck && at_s >= state.cpu_s ? state.stuck_state : 'R';
+  if (state.stuck && at_s >= state.cpu_s) return state.stuck_state;
+  const PhaseMark& paused = state.paused;
+  if (at_s < paused.from_s || at_s >= paused.to_s) return 'R';
+  return paused.states[static_cast<size_t>(at_s) % paused.states.size()];
 }
 
 void Agents::ReportRank(uint32_t index, uint32_t rank, double at_s, detect::Digest& digest) {

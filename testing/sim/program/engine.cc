@@ -246,7 +246,7 @@ bool Engine::RunPauses(uint32_t rank) {
                       from_s >= fault_.onset_s;
     double to_s = from_s + pause.seconds * noise_.LogNormal(pause.spread);
     if (hits) to_s = kNever;
-    state.paused = {from_s, to_s, static_cast<uint8_t>(pause.phase)};
+    state.paused = {from_s, to_s, static_cast<uint8_t>(pause.phase), pause.states};
     if (pause.marked) state.phases.push_back(state.paused);
     if (hits) {
       HangCpu(rank, 'D');

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "testing/sim/program/log.h"
@@ -58,6 +59,7 @@ struct PhaseMark {
   double from_s = 0;
   double to_s = kNever;
   uint8_t bit = 0;
+  std::string_view states = "R";  // of the process, one per second, repeated
 };
 
 /// The wait on one connection in one operation, for the sums that the detector requests.

@@ -167,9 +167,11 @@ void AddPausesFor(const FaultSpec& fault, Setting& setting, Noise& noise) {
                   [](const Pause& other) { return other.phase == detect::Phase::kCheckpoint; });
     pause.phase = detect::Phase::kCheckpoint;
     pause.marked = fault.kind == FaultKind::kStorageMarked;
+    pause.states = "DS";
     pause.seconds = noise.Uniform(0.5, 4);
   } else {
     pause.marked = fault.when == When::kEvaluation;
+    pause.states = "RS";
   }
   pause.first_step = pause.every_steps =
       std::max(2U, static_cast<uint32_t>((storage ? 40 : 90) / setting.step_s));

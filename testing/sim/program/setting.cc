@@ -12,9 +12,14 @@ uint32_t StepsIn(const Setting& setting, double seconds) {
   return std::max(2U, static_cast<uint32_t>(seconds / setting.step_s));
 }
 
+/// A compiler runs. An evaluation also waits for its data. A checkpoint writes and sleeps.
+std::string_view StatesIn(Phase phase) {
+  return phase == Phase::kCheckpoint ? "DS" : phase == Phase::kEvaluation ? "RS" : "R";
+}
+
 void AddPause(Setting& setting, Noise& noise, Phase phase, bool marked, uint32_t rank,
               double seconds, double every_s) {
-  Pause pause{.phase = phase, .marked = marked, .rank = rank};
+  Pause pause{.phase = phase, .marked = marked, .rank = rank, .states = StatesIn(phase)};
   pause.seconds = seconds;
   pause.first_step = StepsIn(setting, noise.Uniform(30, std::min(every_s, 200.0)));
   pause.every_steps = StepsIn(setting, every_s);
@@ -102,6 +107,14 @@ constexpr Behaviour kBehaviours[] = {
        s.record_swap = 0.05;
      }},
     {"elastic restart", [](Setting& s, Noise&, uint32_t) { s.restarted = true; }},
+    {"data stalls",
+     [](Setting& s, Noise& n, uint32_t world) {
+       for (int i = 0; i < 3; ++i) {
+         AddPause(s, n, Phase::kEvaluation, false, static_cast<uint32_t>(n.random().Below(world)),
+                  n.Uniform(5, 45), 500);
+         s.pauses.back().states = "S";
+       }
+     }},
 };
 
 }  // namespace

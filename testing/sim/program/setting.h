@@ -21,7 +21,8 @@ struct Pause {
   uint32_t first_step = 0;
   uint32_t every_steps = 0;  // 0: once
   double seconds = 40;
-  double spread = 0.05;  // of the logarithm of `seconds`, between ranks
+  double spread = 0.05;           // of the logarithm of `seconds`, between ranks
+  std::string_view states = "R";  // of the process, one per second, repeated
 };
 
 struct Setting {

@@ -123,6 +123,19 @@ TEST(HangTest, ASilentNodesRankIsDeadOnlyWhenOthersWaitForIt) {
   EXPECT_THAT(verdicts[0].evidence[1], HasSubstr("has been silent for"));
 }
 
+TEST(HangTest, ANodeLostAsItLeavesAnOperationIsFound) {
+  FakeJob job = InOperation({0, 1, 2, 3, 4, 5}, 2);
+  job.Evaluate();
+  job.ClearFlights();  // all ranks have left it in the last report of node 1
+  job.Evaluate();
+  job.silent_node = 1;
+  job.Advance(seconds(70));
+  for (uint32_t rank : {0U, 1U, 4U, 5U}) job.AddFlight(rank, kAll, kReduce, 6, kLongS);
+  const auto verdicts = job.Evaluate();
+  ASSERT_THAT(verdicts, SizeIs(1));
+  EXPECT_THAT(verdicts[0].ranks, ElementsAre(Rank{2}, Rank{3}));
+}
+
 TEST(HangTest, ANodeLostInAMarkedPhaseIsFound) {
   FakeJob job = InOperation({}, 0);
   job.state(3).phases = static_cast<uint8_t>(Phase::kCheckpoint);

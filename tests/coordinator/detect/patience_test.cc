@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
+#include <utility>
+
 #include "tests/coordinator/detect/detect_test_util.h"
 
 namespace holdfast::detect {
@@ -10,6 +13,89 @@ namespace {
 using std::chrono::seconds;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
+
+/// Six ranks that have completed 30 operations. All but the absent ones wait in the next one.
+struct Waiting {
+  explicit Waiting(std::set<uint32_t> absent_ranks = {3}) : absent(std::move(absent_ranks)) {
+    job.AddComm(kAll, CommunicatorRole::kData, {0, 1, 2, 3, 4, 5});
+    job.Complete(kAll, 30);
+    job.Evaluate();
+    job.Advance(seconds(70));
+  }
+
+  /// Waits with a report each second. Returns the last verdicts.
+  std::vector<Verdict> For(int length_s) {
+    std::vector<Verdict> verdicts;
+    for (int i = 0; i < length_s; ++i) {
+      job.Advance(seconds(1));
+      ++age_s;
+      job.ClearFlights();
+      for (uint32_t rank = 0; rank < 6; ++rank) {
+        if (rank == lost) continue;
+        if (absent.count(rank) == 0) job.AddFlight(rank, kAll, kReduce, 30, age_s);
+        if (enqueued.count(rank) != 0)
+          job.AddFlight(rank, kAll, kReduce, 31, age_s, 1024, {}, false);
+      }
+      verdicts = job.Evaluate();
+    }
+    return verdicts;
+  }
+
+  FakeJob job{6};
+  std::set<uint32_t> absent;
+  std::set<uint32_t> enqueued;  // ranks whose GPU has not started an operation
+  uint32_t lost = ~0U;          // a rank whose records are lost
+  double age_s = 0;
+};
+
+TEST(PatienceTest, AGpuThatDoesNotStartWhatIsEnqueuedIsAVerdictAfterHalfAMinute) {
+  Waiting wait;
+  wait.job.state(3).process_state = 'R';
+  wait.enqueued = {3};
+  EXPECT_THAT(wait.For(26), IsEmpty());
+  EXPECT_THAT(wait.For(6), SizeIs(1));
+}
+
+TEST(PatienceTest, AGpuMayWaitForAnotherAbsentRank) {
+  // The GPU of rank 3 may be in a communication that is not recorded, with rank 4, which compiles.
+  Waiting wait({3, 4});
+  for (const uint32_t rank : {3U, 4U}) wait.job.state(rank).process_state = 'R';
+  wait.enqueued = {3};
+  EXPECT_THAT(wait.For(55), IsEmpty());
+  EXPECT_THAT(wait.job.detector.suspicions(), SizeIs(2));
+}
+
+TEST(PatienceTest, AProcessThatDoesNotRunIsAVerdictAfterFiftySeconds) {
+  Waiting idle;
+  EXPECT_THAT(idle.For(46), IsEmpty());
+  EXPECT_THAT(idle.For(6), SizeIs(1));
+  // A process that runs now and then may write a checkpoint.
+  Waiting writes;
+  writes.For(20);
+  writes.job.state(3).process_state = 'R';
+  writes.For(1);
+  writes.job.state(3).process_state = 'D';
+  EXPECT_THAT(writes.For(35), IsEmpty());
+  EXPECT_THAT(writes.For(6), SizeIs(1));
+}
+
+TEST(PatienceTest, ALostRecordIsNoProgress) {
+  Waiting wait;
+  wait.enqueued = {3};
+  wait.For(20);
+  wait.lost = 3;
+  wait.For(1);
+  wait.lost = ~0U;
+  EXPECT_THAT(wait.For(11), SizeIs(1));
+}
+
+TEST(PatienceTest, ARankWhoseRecordIsLostIsNotBlamed) {
+  Waiting wait{std::set<uint32_t>{}};
+  wait.enqueued = {0, 1, 2, 3, 4, 5};
+  for (const Verdict& verdict : wait.For(70)) EXPECT_THAT(verdict.ranks, IsEmpty());
+  wait.lost = 2;
+  for (const Verdict& verdict : wait.For(1)) EXPECT_THAT(verdict.ranks, IsEmpty());
+}
 
 TEST(PatienceTest, PatienceForAFirstOperationCoversTheTimeThatOthersNeeded) {
   // The other ranks compiled for two minutes.
@@ -69,9 +155,9 @@ TEST(PatienceTest, PatienceCountsFromTheLastStepOnceOthersWait) {
     job.state(3).step = 100 + known;
     job.Evaluate();
     for (uint32_t rank = 0; rank < 6; ++rank) job.state(rank).steps.clear();
-    job.Advance(seconds(55));
+    job.Advance(seconds(45));
     for (uint32_t rank : {0U, 1U, 2U, 4U, 5U}) job.AddFlight(rank, kAll, kReduce, 30, 8);
-    EXPECT_THAT(job.Evaluate(), IsEmpty()) << "the rank has been idle for less than a minute";
+    EXPECT_THAT(job.Evaluate(), IsEmpty()) << "the rank has been idle for less than 50 s";
     job.ClearFlights();
     job.Advance(seconds(10));
     for (uint32_t rank : {0U, 1U, 2U, 4U, 5U}) job.AddFlight(rank, kAll, kReduce, 30, 18);
@@ -159,7 +245,7 @@ TEST(PatienceTest, ALostDigestDoesNotEndAPause) {
   job.ClearFlights();  // in one digest
   job.Evaluate();
   job.Advance(seconds(11));
-  for (uint32_t rank : {0U, 1U, 2U, 4U, 5U}) job.AddFlight(rank, kAll, kReduce, 5, kLongS);
+  for (uint32_t rank : {0U, 1U, 2U, 4U, 5U}) job.AddFlight(rank, kAll, kReduce, 5, 61);
   job.Evaluate();
   EXPECT_EQ(job.detector.longest_pause(), seconds(0));
 }

@@ -8,6 +8,9 @@
 
 #include <functional>
 #include <random>
+#include <utility>
+
+#include "tests/coordinator/detect/detect_test_util.h"
 
 namespace holdfast::detect {
 namespace {
@@ -99,6 +102,69 @@ TEST(ProbeTimesTest, ARepeatedResultIsOneProbe) {
     }
   }
   EXPECT_FALSE(times.Find().has_value()) << "two probes of each pair";
+}
+
+/// Four nodes with a rank each, whose library does not report connections. Transfers take twice as
+/// long after a minute and a half, and probes of node 2 take `slow_ms`. Returns how long it then
+/// takes until slow transfers are reported, and the blamed nodes.
+std::pair<int, std::vector<std::string>> TimeToLocate(uint64_t slow_ms) {
+  constexpr uint32_t kNodes = 4;
+  Detector detector(Incarnation{1}, kNodes);
+  Communicator all{.id = {kAll}, .role = CommunicatorRole::kData};
+  for (uint32_t rank = 0; rank < kNodes; ++rank) all.members.push_back(Rank{rank});
+  uint64_t sequence = 0;
+  for (int second = 1; second < 300; ++second) {
+    const bool slow = second > 90;
+    const Clock::TimePoint now = kNow + std::chrono::seconds(second);
+    for (uint32_t rank = 0; rank < kNodes; ++rank) {
+      Digest digest;
+      digest.node = "n" + std::to_string(rank);
+      digest.incarnation = Incarnation{1};
+      digest.world = kNodes;
+      digest.agent_start = 1;
+      digest.number = static_cast<uint64_t>(second);
+      digest.taken_ns = static_cast<uint64_t>(second) * 1'000'000'000;
+      digest.communicators = {all};
+      digest.ranks.resize(1);
+      digest.ranks[0].rank = Rank{rank};
+      digest.ranks[0].step = static_cast<uint64_t>(second);
+      digest.ranks[0].steps = {{static_cast<uint64_t>(second) - 1, 1'000'000'000}};
+      for (uint64_t i = 0; i < 4; ++i) {
+        RankRecord ended;
+        ended.rank = Rank{rank};
+        CollectiveRecord& record = ended.record;
+        record.communicator = {kAll};
+        record.kind = kReduce;
+        record.sequence = sequence + i;
+        record.bytes = 1 << 20;
+        record.started_ns = digest.taken_ns - 900 * kMs + i * 200 * kMs;
+        const uint64_t took_ms = (slow ? 100 : 50) + (record.sequence * 7 + rank) % 5;
+        record.ended_ns = record.started_ns + took_ms * kMs;
+        digest.ended.push_back(ended);
+      }
+      for (uint32_t other = 0; detector.needs_probes() && other < kNodes; ++other) {
+        if (other == rank) continue;
+        const bool far = rank == 2 || other == 2;
+        digest.reach.push_back({"n" + std::to_string(other), true,
+                                (far ? slow_ms : 2) * kMs + static_cast<uint64_t>(second)});
+      }
+      detector.Observe(digest, now);
+    }
+    sequence += 4;
+    const auto verdicts = detector.Evaluate(now);
+    if (!verdicts.empty()) return {second - 90, verdicts[0].nodes};
+  }
+  return {0, {}};
+}
+
+TEST(ProbeTimesTest, SlowTransfersAreReportedAsSoonAsProbesLocateThem) {
+  const auto [located_s, nodes] = TimeToLocate(40);
+  EXPECT_GE(located_s, 25);
+  EXPECT_LE(located_s, 35);
+  EXPECT_THAT(nodes, ElementsAre("n2"));
+  const auto [unknown_s, none] = TimeToLocate(2);
+  EXPECT_GE(unknown_s, 75);
+  EXPECT_THAT(none, testing::IsEmpty());
 }
 
 }  // namespace

@@ -98,7 +98,7 @@ INSTANTIATE_TEST_SUITE_P(Behaviours, ProgramHealthTest,
                          testing::Values("evaluation unmarked", "rank-0 checkpoint marked",
                                          "jit unmarked", "first step 2 min marked",
                                          "garbage collection", "stalls", "late digests",
-                                         "agent restarts", "nic flaps"),
+                                         "agent restarts", "nic flaps", "data stalls"),
                          [](const testing::TestParamInfo<std::string_view>& cell) {
                            std::string name(cell.param);
                            std::erase_if(name, [](char c) { return std::isalnum(c) == 0; });

@@ -19,7 +19,10 @@ constexpr double kStepS = 0.5;
 class Stepping {
  public:
   explicit Stepping(uint32_t world = 6) : fake(world), world_(world) {
-    for (uint32_t rank = 0; rank < world; ++rank) fake.state(rank).step = 0;
+    for (uint32_t rank = 0; rank < world; ++rank) {
+      fake.state(rank).step = 0;
+      fake.state(rank).process_state = 'R';
+    }
   }
 
   /// Advances by `length_s`. Returns the verdicts at the end.
@@ -70,6 +73,59 @@ TEST(StandstillTest, AStoppedProcessIsAVerdictAfterFiveSeconds) {
   ASSERT_EQ(verdicts.size(), 1U);
   EXPECT_EQ(verdicts[0].action, Action::kRestartWithoutRoot);
   EXPECT_EQ(verdicts[0].confidence, 1);
+}
+
+/// A job that communicates once in minutes.
+Stepping CommunicatesRarely() {
+  Stepping job;
+  job.fake.AddComm(kAll, CommunicatorRole::kData, {0, 1, 2, 3, 4, 5});
+  job.fake.Complete(kAll, 2);
+  job.For(60);
+  return job;
+}
+
+TEST(StandstillTest, InAJobThatCommunicatesRarelyAHangIsFoundBeforeOthersWait) {
+  Stepping job = CommunicatesRarely();
+  job.fake.state(4).process_state = 'S';
+  EXPECT_THAT(job.For(48, {4}), IsEmpty());
+  auto verdicts = job.For(8, {4});
+  ASSERT_EQ(verdicts.size(), 1U);
+  EXPECT_EQ(verdicts[0].action, Action::kAlert);
+  EXPECT_THAT(verdicts[0].ranks, ElementsAre(Rank{4}));
+
+  Stepping stops = CommunicatesRarely();
+  stops.fake.state(4).process_state = 'T';
+  verdicts = stops.For(7, {4});
+  ASSERT_EQ(verdicts.size(), 1U);
+  EXPECT_THAT(verdicts[0].ranks, ElementsAre(Rank{4}));
+
+  Stepping evaluates = CommunicatesRarely();
+  EXPECT_THAT(evaluates.For(100, kAllRanks), IsEmpty());
+}
+
+TEST(StandstillTest, InAJobThatCommunicatesARankWithoutStepsMayHaveOtherWork) {
+  for (const bool communicates : {true, false}) {
+    Stepping job;
+    if (communicates) {
+      job.fake.AddComm(kAll, CommunicatorRole::kData, {0, 1, 2, 3, 4, 5});
+      job.fake.Complete(kAll, 2);
+    }
+    const auto verdicts = job.For(200, {4});
+    EXPECT_EQ(verdicts.size(), communicates ? 0U : 1U);
+  }
+}
+
+TEST(StandstillTest, ASilentNodeThatCommunicatesHasOnlyLostItsAgent) {
+  for (const bool communicates : {true, false}) {
+    Stepping job = CommunicatesRarely();
+    job.fake.silent_node = 1;
+    for (uint64_t count = 3; count < 12; ++count) {
+      if (communicates) job.fake.CompleteOf(0, kAll, count);
+      EXPECT_THAT(job.For(6), IsEmpty());
+    }
+    const auto verdicts = job.For(20);
+    EXPECT_EQ(verdicts.size(), communicates ? 0U : 1U);
+  }
 }
 
 TEST(StandstillTest, IfNoRankMakesAStepTheRankBehindIsNamed) {

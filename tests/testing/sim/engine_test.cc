@@ -7,7 +7,9 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <set>
 
+#include "testing/sim/program/agents.h"
 #include "testing/sim/program/recorder.h"
 #include "testing/sim/program/run.h"
 
@@ -279,6 +281,25 @@ TEST(RecorderTest, OnlyMarkedPausesAreReported) {
     EXPECT_EQ(seen, marked ? static_cast<uint8_t>(detect::Phase::kEvaluation) : 0);
     EXPECT_GT(longest_s, 15) << "the rank did pause";
   }
+}
+
+TEST(AgentsTest, ThePauseDeterminesTheStateOfTheProcess) {
+  Execution run(Family::kDdp, 2);
+  run.setup.setting.pauses.push_back(
+      {.marked = false, .rank = 3, .first_step = 3, .seconds = 20, .states = "DS"});
+  Agents agents(*run.engine, kAgentsRule, 1);
+  std::map<uint32_t, std::set<char>> states;
+  for (double at_s = 1; at_s <= kSimulatedS; at_s += 1) {
+    run.engine->RunUntil(at_s);
+    agents.SampleUntil(at_s);
+    while (const auto delivery = agents.Next(at_s)) {
+      for (const detect::RankState& state : delivery->digest->ranks) {
+        states[state.rank.value].insert(state.process_state);
+      }
+    }
+  }
+  EXPECT_EQ(states[3], (std::set<char>{'D', 'R', 'S'}));
+  EXPECT_EQ(states[2], (std::set<char>{'R'}));
 }
 
 TableFlight FlightOf(uint64_t sequence, bool started, uint64_t age_ns, uint64_t communicator,
