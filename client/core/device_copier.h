@@ -18,8 +18,8 @@
  * One save:   mark (caller's thread, inside holdfast_save: never blocks)
  *             start (worker thread: enqueues the first copies, never blocks)
  *             wait_pieces (worker thread, until all are done)
- *             guard (caller's thread, inside holdfast_guard: when is_queued has returned 1, or after
- *                    a failure of wait_pieces; blocks only during the capture of a graph)
+ *             guard (caller's thread, inside holdfast_guard: when is_queued has returned 1, or
+ *                    after a failure of wait_pieces; blocks only during the capture of a graph)
  *             finish (worker thread) or, if start was never called, drop_mark
  * guard may run at the same time as wait_pieces; finish runs after both.
  */
@@ -75,8 +75,9 @@ typedef struct holdfast_device_copier {
                    const holdfast_device_piece* pieces, size_t count, void* slot,
                    holdfast_device_copy** copy, char* text, size_t text_bytes);
   /* Blocks until the first `want` pieces are in the slot, and enqueues further copies as earlier
-   * ones end. `*done` gets how many pieces are in the slot (>= want when OK). Reports a failed copy when no other copy is running any more. DataLoss, with the last
-   * piece: samples of the tensors differ from the copy, so the tensors changed during the copy. */
+   * ones end. `*done` gets how many pieces are in the slot (>= want when OK). Reports a failed copy
+   * when no other copy is running any more. DataLoss, with the last piece: samples of the tensors
+   * differ from the copy, so the tensors changed during the copy. */
   int32_t (*wait_pieces)(holdfast_device_copy* copy, size_t want, size_t* done, char* text,
                          size_t text_bytes);
   /* Returns 1 when all copies are enqueued, otherwise 0. */

@@ -19,22 +19,32 @@ namespace holdfast::coord {
 namespace {
 constexpr uint64_t kKeepLastMax = 1'000'000;
 
+/// Who ends a call: the applier's answer or a cancellation. It outlives the call, because the
+/// answer may come when a cancelled call is already deleted.
+class EndOfCall {
+ public:
+  /// Returns true for exactly one caller. Only this one may touch the call and its reply.
+  bool Claim() { return !claimed_.exchange(true); }
+
+ private:
+  std::atomic<bool> claimed_{false};
+};
+
 /// A call that ends when the applier answers, or when its caller cancels.
 class WaitingCall : public grpc::ServerUnaryReactor {
  public:
-  explicit WaitingCall(std::function<void()> on_cancel) : on_cancel_(std::move(on_cancel)) {}
-  /// Returns true for exactly one caller. Only this one may touch the reply and end the call.
-  bool Claim() { return !claimed_.exchange(true); }
+  WaitingCall(std::shared_ptr<EndOfCall> end, std::function<void()> on_cancel)
+      : end_(std::move(end)), on_cancel_(std::move(on_cancel)) {}
   void OnCancel() override {
-    if (!Claim()) return;
+    if (!end_->Claim()) return;
     on_cancel_();
     Finish(grpc::Status::CANCELLED);
   }
   void OnDone() override { std::unique_ptr<WaitingCall> last(this); }
 
  private:
+  const std::shared_ptr<EndOfCall> end_;
   const std::function<void()> on_cancel_;
-  std::atomic<bool> claimed_{false};
 };
 }  // namespace
 
@@ -107,10 +117,12 @@ grpc::ServerUnaryReactor* CoordinatorService::DecideRestore(grpc::CallbackServer
   const Status own = CheckNode(*context, request->node());
   if (!own.ok()) return ReplyOutcome(context, reply, own);
   const RequestId id = event->request = applier_.NextId();
-  auto call = std::make_unique<WaitingCall>([this, id] { applier_.Submit(RestoreAbandoned{id}); });
+  auto end = std::make_shared<EndOfCall>();
+  auto call =
+      std::make_unique<WaitingCall>(end, [this, id] { applier_.Submit(RestoreAbandoned{id}); });
   WaitingCall* raw = call.release();  // deletes itself in OnDone
-  applier_.Submit(*std::move(event), id, [raw, reply](const Reply* answer) {
-    if (!raw->Claim()) return;
+  applier_.Submit(*std::move(event), id, [end, raw, reply](const Reply* answer) {
+    if (!end->Claim()) return;
     if (answer == nullptr) return raw->Finish(StateUnknown());
     ToProto(answer->outcome, reply->mutable_outcome());
     if (answer->outcome.ok()) {

@@ -13,7 +13,7 @@ static_assert(std::endian::native == std::endian::little, "formats are little-en
 namespace {
 constexpr size_t kCallBytes = 4096;
 /// How far in front of the CRC the bytes are fetched into the second-level cache. The processor
-/// does not fetch over the end of a page of 4 KiB by itself: on bytes that a device has just
+/// does not fetch over the end of a page of 4 KiB on its own: on bytes that a device has just
 /// written to memory, one thread computes 12 GB/s instead of 9 (Xeon, Sapphire Rapids or later).
 constexpr size_t kFetchAhead = 8192;
 constexpr size_t kLineBytes = 64;

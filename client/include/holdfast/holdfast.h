@@ -248,8 +248,9 @@ HOLDFAST_API holdfast_code holdfast_save(holdfast_client* client, uint64_t step,
  * `stream` (as in holdfast_save; ignored without device tensors) wait for the
  * copies of device tensors.
  * Blocks for this process's own copy of host tensors, and until all copies of device tensors are
- * queued on the device: at once for a small state, until the last of them begin for a large one. If the agent has not yet granted a slot, blocks at most
- * agent_timeout_ms plus the time that the save may wait for a slot; then the save is skipped. */
+ * queued on the device: at once for a small state, until the last of them begin for a large one. If
+ * the agent has not yet granted a slot, blocks at most agent_timeout_ms plus the time that the save
+ * may wait for a slot; then the save is skipped. */
 HOLDFAST_API holdfast_code holdfast_guard(holdfast_client* client, void* stream,
                                           holdfast_error* error);
 

@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <thread>
+#include <vector>
 
 #include "coordinator/contract/limits.h"
 #include "coordinator/contract/pace.h"
@@ -336,6 +338,35 @@ StoredReplica MakeParity(VersionId version, uint32_t number, uint32_t world) {
   StoredReplica report = MakeReplica("gpt", version, number, world, Tier::kMemory);
   report.identity.rank = ParityRank(number);
   return report;
+}
+
+// The answer and the cancellation of a call race. The loser must not touch the call, which may be
+// deleted by then.
+TEST_F(ServerTest, AnAnswerMayComeAfterItsCallWasCancelled) {
+  FakeAgent a(server_->endpoint(), "a");
+  Attach(a);
+  ASSERT_TRUE(a.Join("gpt", "run-1", 0, 1).has_value());
+  ASSERT_TRUE(a.Hold(epoch(), {MakeReplica("gpt", V(1, 5), 0, 1, Tier::kMemory)}).ok());
+  ASSERT_EQ(a.Join("gpt", "run-2", 0, 1).value(), 2U);
+  Preparer prepares(a, [this] { return epoch(); });
+  ASSERT_TRUE(a.Decide("gpt", 2, 0).has_value());
+  std::atomic<int> answered{0};
+  std::atomic<int> cancelled{0};
+  std::vector<std::thread> callers;
+  for (int caller = 0; caller < 16; ++caller) {
+    callers.emplace_back([&] {
+      for (int i = 0; i < 100; ++i) {
+        const auto reply = a.Decide("gpt", 2, 0, /*timeout_ms=*/1 + i % 3);
+        ++(reply.has_value() ? answered : cancelled);
+      }
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_TRUE(a.Decide("gpt", 2, 0).has_value()) << "the server still answers";
+  EXPECT_EQ(answered + cancelled, 1600);
+  // On a fast or a slow machine one of them may not happen; then this run shows nothing.
+  RecordProperty("answered", answered.load());
+  RecordProperty("cancelled", cancelled.load());
 }
 
 TEST_F(ServerTest, ALostNodeIsDecodedByItsGroup) {
