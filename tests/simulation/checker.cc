@@ -304,7 +304,8 @@ void Checker::OnReplicaRemoved(const std::string& node, const RemovedReplica& re
   // The commit may not be known to the node yet, and may be one of the disks. An incarnation
   // without peers keeps no versions of earlier ones.
   const bool disk_has_it = replicas_[{key, Tier::kDisk}].contains(node);
-  const bool keeps = state.incarnation == key.version.incarnation || state.group;
+  const uint64_t later = state.incarnation.value - key.version.incarnation.value;
+  const bool keeps = later == 0 || (later == 1 && state.group);
   const auto newest = job->second.newest.find(Tier::kPeer);
   const bool committed = newest != job->second.newest.end() &&
                          newest->second.version == key.version && keeps && !disk_has_it;
