@@ -25,6 +25,12 @@ uint32_t ParityOf(const Job& job, Incarnation incarnation, uint32_t group) {
   return job.lineages.at(incarnation).peers[group].parity;
 }
 
+/// Whether an incarnation after `incarnation` has parity groups.
+bool LaterHasGroups(const Job& job, Incarnation incarnation) {
+  return std::any_of(job.lineages.upper_bound(incarnation), job.lineages.end(),
+                     [](const auto& entry) { return !entry.second.peers.empty(); });
+}
+
 bool EveryRankIsAvailable(const Job& job, const VersionState& version, uint32_t tiers) {
   const GroupIndex* groups = job.groups_of(version.id.incarnation);
   if (groups == nullptr) return false;
@@ -91,7 +97,10 @@ bool IsCompleteAtPeer(const Job& job, const VersionState& version) {
     }
     return true;
   };
-  return complete(Tier::kMemory) || complete(Tier::kDisk);
+  // To build parity of a later incarnation, agents free parity in memory that is not committed at
+  // peer. The report of that may be on its way, so from then on only the disks count.
+  const bool kept = !LaterHasGroups(job, version.id.incarnation);
+  return (kept && complete(Tier::kMemory)) || complete(Tier::kDisk);
 }
 
 bool CanDecode(const Job& job, const VersionState& version, Rank rank, uint32_t tiers) {

@@ -41,7 +41,8 @@ bool CanDecodeGroup(const Job& job, const VersionState& version, uint32_t group,
 bool MayDecode(const VersionState& version);
 
 /// Whether the version may be committed at peer: it is committed in memory or on disk, and at that
-/// tier every member of every group has its data and its parity.
+/// tier every member of every group has its data and its parity. Once a later incarnation has
+/// parity groups, memory does not count.
 bool IsCompleteAtPeer(const Job& job, const VersionState& version);
 
 /// Whether the group of `rank` can decode its shard from replicas at `tiers`.

@@ -279,7 +279,12 @@ void Checker::OnLife(const std::string& node) {
 }
 
 void Checker::OnJobState(const std::string& node, const JobState& state) {
-  job_states_.insert_or_assign({node, state.job}, state);
+  KnownState& known =
+      job_states_.try_emplace({node, state.job}, KnownState{state, {}}).first->second;
+  if (known.state.committed[Tier::kPeer] != state.committed[Tier::kPeer]) {
+    known.peer_since = state.incarnation;
+  }
+  known.state = state;
 }
 
 void Checker::OnRemoval(const std::string& node, const RemoveVersion& removal) {
@@ -292,17 +297,23 @@ void Checker::OnReplicaRemoved(const std::string& node, const RemovedReplica& re
   const auto known = job_states_.find({node, key.job});
   const auto job = jobs_.find(key.job);
   if (tier != Tier::kMemory || !damage.empty() || known == job_states_.end()) return;
-  const JobState& state = known->second;
+  const auto& [state, peer_since] = known->second;
   if (state.forget || job == jobs_.end()) return;
   // A restart from an older version abandons newer ones.
   if (removals_.contains({node, key.job, key.version})) return;
   // The commit may not be known to the node yet, and may be one of the disks. An incarnation
   // without peers keeps no versions of earlier ones.
+  const bool disk_has_it = replicas_[{key, Tier::kDisk}].contains(node);
+  const uint64_t later = state.incarnation.value - key.version.incarnation.value;
+  const bool keeps = later == 0 || (later == 1 && state.group);
   const auto newest = job->second.newest.find(Tier::kPeer);
-  const bool committed =
-      newest != job->second.newest.end() && newest->second.version == key.version &&
-      state.incarnation == key.version.incarnation && !replicas_[{key, Tier::kDisk}].contains(node);
+  const bool committed = newest != job->second.newest.end() &&
+                         newest->second.version == key.version && keeps && !disk_has_it;
   if (state.committed[Tier::kPeer] != key.version && !committed) return;
+  // Disks may commit a version of an earlier incarnation while a node frees its parity in memory
+  // for that of the current one. The node has got the job state with the commit, but has not
+  // applied it yet, or reports late what it freed before. Its disk still protects the version.
+  if (IsParity(key.rank) && disk_has_it && peer_since > key.version.incarnation) return;
   // Memory that no trainer uses is reassigned once its versions are on disk.
   const bool on_disk = state.committed[Tier::kDisk] && *state.committed[Tier::kDisk] >= key.version;
   if (on_disk && (state.phase != JobPhase::kRunning || !IsParity(key.rank))) return;

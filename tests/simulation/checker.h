@@ -89,6 +89,12 @@ class Checker {
     std::set<Place> places;
     std::set<std::string> memory_lost;  // nodes, since then
   };
+  struct KnownState {
+    JobState state;  // the last one that the node got
+    /// The incarnation in which the newest version at peer replaced another one there; 0: it has
+    /// replaced none.
+    Incarnation peer_since;
+  };
   struct Restored {
     std::optional<VersionId> version;
     std::optional<uint64_t> saved_by;
@@ -120,9 +126,9 @@ class Checker {
   std::map<std::pair<ShardKey, Tier>, std::set<std::string>> replicas_;
   std::map<ShardKey, std::set<std::string>> memory_lost_;  // nodes that lost a replica in memory
   std::set<std::pair<ShardKey, Tier>> ever_reported_;
-  std::map<std::pair<std::string, std::string>, JobState> job_states_;  // by node and job
-  std::set<std::tuple<std::string, std::string, VersionId>> removals_;  // node, job, version
-  std::set<std::pair<std::string, uint64_t>> runs_;                     // of this life of the store
+  std::map<std::pair<std::string, std::string>, KnownState> job_states_;  // by node and job
+  std::set<std::tuple<std::string, std::string, VersionId>> removals_;    // node, job, version
+  std::set<std::pair<std::string, uint64_t>> runs_;  // of this life of the store
   std::set<std::string> tainted_;
   std::map<std::pair<pid_t, Tier>, VersionId> notified_;
   uint64_t store_life_ = 1;

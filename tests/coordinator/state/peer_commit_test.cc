@@ -72,5 +72,37 @@ TEST_F(PeerCommitTest, ARestartedCoordinatorLetsTheMembersCompleteTheirVersion) 
   EXPECT_EQ(c.JobStateTo("d")->target_step[Tier::kPeer], Step{5});
 }
 
+class PeerCommitAfterRestartTest : public PeerCommitTest {
+ protected:
+  void SetUp() override {
+    PeerCommitTest::SetUp();
+    for (uint32_t i = 0; i < 4; ++i) c.Hold(kNodes[i], {H(version, i, Tier::kMemory, 4)});
+    for (uint32_t i = 0; i < 3; ++i) c.Hold(kNodes[i], {P(version, i, Tier::kMemory, 4)});
+    for (uint32_t rank = 0; rank < 3; ++rank) c.Join(kNodes[rank], "run-2", rank, 4);
+  }
+  const VersionId version = V(1, 1);
+};
+
+TEST_F(PeerCommitAfterRestartTest, LateParityCountsUntilTheGroupsArePlanned) {
+  c.Hold("d", {P(version, 3, Tier::kMemory, 4)});
+  EXPECT_THAT(c.Commits(Tier::kPeer), ElementsAre(version));
+}
+
+// The other members may have freed their parity for that of the new incarnation, although the
+// coordinator does not know it yet. With this version as the retention floor, they would free the
+// previous one, too.
+TEST_F(PeerCommitAfterRestartTest, LateParityInMemoryDoesNotCountOnceTheGroupsArePlanned) {
+  c.Join("d", "run-2", 3, 4);
+  ASSERT_EQ(c.Job().peer_members, 4U);
+  c.Hold("d", {P(version, 3, Tier::kMemory, 4)});
+  EXPECT_THAT(c.Commits(Tier::kPeer), IsEmpty());
+  // Agents do not free disks for it.
+  for (uint32_t i = 0; i < 4; ++i) {
+    EXPECT_THAT(c.Commits(Tier::kPeer), IsEmpty());
+    c.Hold(kNodes[i], {H(version, i, Tier::kDisk, 4), P(version, i, Tier::kDisk, 4)});
+  }
+  EXPECT_THAT(c.Commits(Tier::kPeer), ElementsAre(version));
+}
+
 }  // namespace
 }  // namespace holdfast::coord
