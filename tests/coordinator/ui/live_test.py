@@ -139,8 +139,10 @@ class Live(unittest.TestCase):
 
     def test_the_commands(self):
         coordinator = self.coordinator()
+        coordinator.wait_loaded()
         url = coordinator.url()
-        self.assertEqual(coordinator.cli("ui").stdout, url + "\n")
+        shown = coordinator.cli("ui")
+        self.assertEqual(shown.stdout, url + "\n", shown.stderr)
         top = coordinator.cli("top", "--count", "1")
         self.assertEqual(top.returncode, 2, top.stderr)
         self.assertIn("NO_NODES", top.stdout)
