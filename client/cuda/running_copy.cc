@@ -136,15 +136,15 @@ Status RunningCopy::Wait(size_t wanted, size_t* done) {
   }
   // Earlier groups may be on other devices. All must be complete for `done` to be a prefix.
   while (complete_ < groups.size() && (complete_ == 0 || groups[complete_ - 1].end < wanted)) {
-    CUresult result = CUDA_SUCCESS;
-    {
+    if (failure_ == CUDA_SUCCESS) {
       CurrentContext current(devices_.driver(), devices_.first());
-      result = devices_.driver().EventSynchronize(events_[complete_]);
+      failure_ = devices_.driver().EventSynchronize(events_[complete_]);
     }
-    if (result == CUDA_SUCCESS) result = Fill();
-    if (result != CUDA_SUCCESS) {
+    if (failure_ == CUDA_SUCCESS) failure_ = Fill();
+    if (failure_ != CUDA_SUCCESS) {
       devices_.Drain();  // the other copies still run
-      return Failed(result);
+      return Status(ErrorCode::kIoError,
+                    devices_.driver().Text("copying from the device", failure_));
     }
     ++complete_;
   }
@@ -160,10 +160,6 @@ Status RunningCopy::CheckSamples() const {
   return DataLossError(
       "tensors changed while they were being copied: call guard() before any work that changes "
       "them, such as the replay of a CUDA graph with the optimizer's step");
-}
-
-Status RunningCopy::Failed(CUresult result) const {
-  return Status(ErrorCode::kIoError, devices_.driver().Text("copying from the device", result));
 }
 
 CUresult RunningCopy::Guard(CUstream stream) const {

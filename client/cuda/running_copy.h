@@ -70,7 +70,6 @@ class RunningCopy {
   /// copied.
   CUresult EnqueueSamples(const Device& device, const Queue& queue, CUstream stream);
   Status CheckSamples() const;
-  Status Failed(CUresult result) const;
 
   const Devices& devices_;
   const std::shared_ptr<const PreparedCopy> prepared_;
@@ -78,9 +77,10 @@ class RunningCopy {
   const std::span<const holdfast_device_piece> pieces_;
   std::byte* const slot_;
   std::map<int32_t, Queue> queues_;
-  std::vector<CUevent> events_;     // one for each group, recorded after its copies
-  std::atomic<size_t> queued_ = 0;  // groups
-  size_t complete_ = 0;             // groups from the front whose event is known to be complete
+  std::vector<CUevent> events_;      // one for each group, recorded after its copies
+  std::atomic<size_t> queued_ = 0;   // groups
+  size_t complete_ = 0;              // groups from the front whose event is known to be complete
+  CUresult failure_ = CUDA_SUCCESS;  // the first one; no more groups are queued after it
   std::vector<Sample> samples_;
 };
 

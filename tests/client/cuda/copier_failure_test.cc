@@ -140,6 +140,26 @@ TEST_F(CopierFailureTest, ACopyMayFailLater) {
   Finish();
 }
 
+TEST_F(CopierFailureTest, QueueingTheRestOfALargeStateMayFail) {
+  const uint64_t events = Events();
+  pieces_.clear();
+  for (size_t i = 0; i < 500; ++i) {
+    pieces_.push_back({training_[i % 2]->at(2 * i), 3 * i, 1, training_[i % 2]->index, 0});
+  }
+  ASSERT_EQ(Start(training_[0]->stream), 0) << text_;
+  ASSERT_EQ(Table()->is_queued(copy_), 0);
+  gpu_.simulated->fail_call("cuEventCreate", 20, CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(WaitForAll(), static_cast<int32_t>(ErrorCode::kIoError));
+  EXPECT_THAT(std::string(text_), HasSubstr("copying from the device: out of memory"));
+  EXPECT_EQ(CopiesQueued(), 0u) << "copies still write into the slot";
+  gpu_.simulated->fail_nothing();
+  EXPECT_EQ(WaitForAll(), static_cast<int32_t>(ErrorCode::kIoError)) << "nothing more is queued";
+  EXPECT_EQ(Table()->is_queued(copy_), 0);
+  EXPECT_EQ(Guard(training_[0]->stream), 0) << "what is copied does not change any more";
+  Finish();
+  EXPECT_EQ(Events(), events);
+}
+
 TEST_F(CopierFailureTest, ADroppedMarkIsFreed) {
   const uint64_t events = Events();
   for (CUstream stream : {CUstream{}, training_[0]->stream, training_[1]->stream}) {
