@@ -130,9 +130,12 @@ Status SimBlockFile::Run(Piece piece) const {
     HOLDFAST_ASSIGN_OR_RETURN(
         SimFaultEffects effects,
         disk_.Begin(generation_, piece.write ? SimOp::kWrite : SimOp::kRead, path_));
-    if (!effects.shorten) return Move(piece, effects.flip);
     Piece half = piece;
     half.bytes = piece.bytes / 2 / 512 * 512;
+    // A read that gets all bytes up to the end of the file is complete.
+    const bool to_end =
+        !piece.write && piece.offset + half.bytes >= disk_.inodes.at(inode_).data.size();
+    if (!effects.shorten || to_end) return Move(piece, effects.flip);
     HOLDFAST_RETURN_IF_ERROR(Move(half, effects.flip));
     piece.offset += half.bytes;
     piece.bytes -= half.bytes;

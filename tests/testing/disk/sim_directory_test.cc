@@ -281,6 +281,21 @@ TEST(SimDisk, ShortCompletionsAreResumed) {
   EXPECT_EQ(disk.count(SimOp::kRead), 3U);
 }
 
+// A file that ends within its last block is read up to the end, also where a completion was short.
+TEST(SimDisk, AShortReadEndsAtTheEndOfTheFile) {
+  SimDisk disk;
+  AlignedBuffer content(kBytes, 1);
+  auto directory = disk.Open();
+  const uint64_t size = kBytes - kBlockBytes + 1307;
+  ASSERT_OK(Write(*directory, "f", content)->Truncate(size));
+  disk.Inject({.op = SimOp::kRead, .effect = SimEffect::kShort, .times = 20, .path = {}});
+  AlignedBuffer back(kBytes);
+  auto file = MustOpen(*directory, "f", OpenMode::kRead);
+  ASSERT_OK(file->QueueRead(0, back.span()));
+  ASSERT_OK(file->Drain());
+  EXPECT_TRUE(std::ranges::equal(back.span().first(size), content.span().first(size)));
+}
+
 TEST(SimDisk, BitFlipsAtRestAndInTransfer) {
   SimDisk disk;
   AlignedBuffer content(kBytes, 1);
