@@ -120,6 +120,10 @@ void Checker::OnLineage(const coord::Mutation& mutation) {
     if (!fresh) found->second = std::min(found->second, group.parity);
   }
   if (record->incarnation != view.incarnation || record->decision == coord::Decision::kNone) return;
+  // A stored lineage may be written again later, when its own versions exist and the version that
+  // it restores is removed.
+  if (record->incarnation == view.decided_in) return;
+  view.decided_in = record->incarnation;
   OnDecision(record->job, view,
              record->decision == coord::Decision::kVersion ? std::optional(record->restored)
                                                            : std::nullopt);
@@ -142,8 +146,7 @@ void Checker::OnDecision(const std::string& job, JobView& view, std::optional<Ve
                      view.incarnation.value, ToString(*version)));
   }
   view.decided = version;
-  // Newer versions of earlier incarnations are abandoned now. A stored lineage may be written
-  // again later, when its own versions exist.
+  // Newer versions of earlier incarnations are abandoned now.
   const auto abandoned = [&](VersionId newest) {
     return newest.incarnation < view.incarnation && (!version || newest > *version);
   };
@@ -205,7 +208,7 @@ void Checker::OnStoreReplaced(const std::map<std::string, std::string, std::less
     view.tiers.clear();
     view.newest.clear();
     view.parity.clear();
-    view.incarnation = {};
+    view.incarnation = view.decided_in = {};
     view.restored.clear();
     view.copied.reset();
   }
@@ -224,8 +227,11 @@ void Checker::OnStoreReplaced(const std::map<std::string, std::string, std::less
         view.copied = version->version;
       }
     } else if (const auto lineage = coord::DecodeLineage(key, value)) {
-      Incarnation& newest = jobs_[lineage->job].incarnation;
-      newest = std::max(newest, lineage->incarnation);
+      JobView& view = jobs_[lineage->job];
+      view.incarnation = std::max(view.incarnation, lineage->incarnation);
+      if (lineage->decision != coord::Decision::kNone) {
+        view.decided_in = std::max(view.decided_in, lineage->incarnation);
+      }
     }
   }
 }
@@ -235,7 +241,7 @@ void Checker::OnForgotten(const std::string& job) {
   view.tiers.clear();
   view.newest.clear();
   view.copied.reset();
-  view.incarnation = {};
+  view.incarnation = view.decided_in = {};
 }
 
 bool Checker::MustRestore(const std::string& job) const {

@@ -109,6 +109,7 @@ class Checker {
     std::map<uint64_t, Incarnation> runs;
     std::map<Incarnation, uint32_t> parity;
     std::optional<VersionId> decided;  // the version that the newest incarnation restores
+    Incarnation decided_in;            // the newest incarnation with a decision
     Incarnation incarnation;
   };
 
