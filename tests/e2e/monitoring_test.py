@@ -21,7 +21,7 @@ import time
 import urllib.error
 import urllib.request
 
-from monitored_cluster import ROOT, TOKEN, Cluster, Prometheus, wait
+from monitored_cluster import ROOT, TOKEN, Cluster, Prometheus, free_port, wait
 
 NODES = ["n0", "n1", "n2"]
 # Alerts that the drill causes; alerts_test.py causes the others.
@@ -133,12 +133,15 @@ def run(bins, root):
     cluster = Cluster(bins, root)
     try:
         cluster.start_coordinator()
+        cluster.start("relay", "coordinator",
+                      {"cluster": "local", "role": "relay", "listen": f"127.0.0.1:{free_port()}",
+                       "upstream": f'["{cluster.endpoint}"]', "metrics.listen": "127.0.0.1:0"})
         for node in NODES:
             cluster.start_agent(node, settings_of(cluster, node))
             cluster.start_injector(node)
-        prometheus = Prometheus(cluster, ["coordinator", "n0"], with_token=["n1"])
+        prometheus = Prometheus(cluster, ["coordinator", "relay", "n0"], with_token=["n1"])
         wait("all nodes are up", lambda: prometheus.query("sum(holdfast_node_up) == 3"))
-        wait("all targets are up", lambda: prometheus.query("sum(up) == 3"))
+        wait("all targets are up", lambda: prometheus.query("sum(up) == 4"))
         (root / "meet").mkdir()
         cluster.cli("run", "--user", "root", "--job", "lm", "--detach", "--grace", "2s", "--nnodes", "3",
                     "--nproc-per-node", "1", "--max-restarts", "20", "--", str(bins / "holdfast-charlm"), "--rendezvous", str(root / "meet"),
