@@ -475,7 +475,7 @@ TEST_F(UserQuotaTest, TheMemoryOfAJobIsLimited) {
   EXPECT_THAT(refused, HasSubstr("one/rank-1 needs 7 MiB"));
   EXPECT_THAT(refused, HasSubstr("the job has 7 MiB of the 8 MiB"));
   EXPECT_THAT(refused, HasSubstr("limits.arena_bytes_per_job"));
-  EXPECT_EQ(ErrorOfJoin("two", "run", 0, 1), "") << "another job has a quota of its own";
+  EXPECT_EQ(ErrorOfJoin("two", "run", 0, 1), "") << "each job has a separate quota";
 }
 
 /// A cluster whose servers read files with the secret.

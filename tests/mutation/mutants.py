@@ -100,7 +100,7 @@ def replacement(one):
     if one.kind == "raw":
         return one.mutated.replace("@ON@", on)
     if one.kind == "statement":
-        # In braces of its own: the statement may be that of an `if`.
+        # In separate braces, because the statement may be the body of an `if`.
         return f"{{ if ({on}) {{ {one.mutated} }} else {{ {one.original} }} }}"
     return f"({on} ? ({one.mutated}) : ({one.original}))"
 

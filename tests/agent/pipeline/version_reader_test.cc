@@ -224,7 +224,7 @@ TEST_F(VersionReaderTest, ARankInTheSameWorldReadsOnlyItsOwnHeader) {
   EXPECT_EQ(node_.coordinator.place_requests(), 0U);
 }
 
-/// Planning costs no read of its own: the load takes the chunk that has the header. Here no source
+/// Planning adds no read: the load takes the chunk that has the header. Here no source
 /// has it any more.
 TEST_F(VersionReaderTest, ALoadReadsNoChunkOfTheHeaderAgain) {
   ASSERT_NO_FATAL_FAILURE(TrainAndLeave(1));
