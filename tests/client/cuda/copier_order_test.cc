@@ -42,7 +42,6 @@ TEST_F(CopierOrderTest, NoCallWaitsForTheTrainingStream) {
 }
 
 TEST_F(CopierOrderTest, OnlyAPartOfALargeStateIsQueued) {
-  if (gpu_.simulated == nullptr) GTEST_SKIP() << "a real driver does not count its queues";
   // Single bytes, so that many groups are needed; the rest of the slot stays zero.
   constexpr size_t kCount = 5000;
   pieces_.clear();
@@ -55,8 +54,10 @@ TEST_F(CopierOrderTest, OnlyAPartOfALargeStateIsQueued) {
   training_[1]->Fill(2, training_[0]->stream);
   ASSERT_EQ(Start(training_[0]->stream), 0) << text_;
   EXPECT_EQ(Table()->is_queued(copy_), 0);
-  EXPECT_GT(CopiesQueued(), 0u);
-  EXPECT_LT(CopiesQueued(), 700u) << "a full queue would stop the training's thread";
+  if (gpu_.simulated != nullptr) {  // a real driver does not count its queues
+    EXPECT_GT(CopiesQueued(), 0u);
+    EXPECT_LT(CopiesQueued(), 700u) << "a full queue would stop the training's thread";
+  }
   gate.Open();
   size_t done = 0;
   std::thread waiting([&] {
