@@ -1,8 +1,10 @@
 #include <fmt/format.h>
+#include <sched.h>
 #include <sys/resource.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
@@ -15,11 +17,11 @@
 #include "bench/simulated_nodes.h"
 
 // holdfast-scale-bench --name ROW [--nodes N] [--ranks R] [--relays R] [--versions V]
-//                      [--interval S] [--attach] [--dir DIR]
+//                      [--interval S] [--attach] [--own-core] [--dir DIR]
 //
-// Simulated agents with real gRPC streams against a real coordinator process. The agents share the
-// machine's cores with the coordinator, so the figures are upper bounds. The reference of each
-// figure is its goal. Prints one JSON object per line.
+// Simulated agents with real gRPC streams against a real coordinator process. Without --own-core
+// the agents share the machine's cores with the coordinator, so the figures are upper bounds. The
+// reference of each figure is its goal. Prints one JSON object per line.
 
 namespace holdfast::bench {
 namespace {
@@ -43,6 +45,7 @@ struct Options {
   double seconds = 10;  // of the measurements of heartbeats and telemetry
   double telemetry_per_second = 10;
   bool attach = false;
+  bool own_core = false;
   std::string dir;
 };
 
@@ -157,11 +160,31 @@ Status MeasureIdle(const Options& options, SimulatedNodes& nodes, pid_t pid) {
   return Status::Ok();
 }
 
+/// Starts the coordinator. With --own-core it gets processor 0 alone, and this process and all that
+/// it starts from now on get the others.
+Status StartCoordinator(const Options& options, LoadCoordinator& coordinator) {
+  if (!options.own_core) return coordinator.Start();
+  cpu_set_t first;
+  cpu_set_t others;
+  CPU_ZERO(&first);
+  CPU_ZERO(&others);
+  CPU_SET(0, &first);
+  for (int cpu = 1; cpu < CPU_SETSIZE; ++cpu) CPU_SET(cpu, &others);
+  if (::sched_setaffinity(0, sizeof first, &first) != 0) {
+    return ErrnoStatus(errno, "using processor 0");
+  }
+  const Status started = coordinator.Start();
+  if (::sched_setaffinity(0, sizeof others, &others) != 0) {
+    return ErrnoStatus(errno, "using the processors other than 0");
+  }
+  return started;
+}
+
 Status MeasureAttach(const Options& options, SimulatedNodes& nodes, LoadCoordinator& coordinator) {
   coordinator.Kill();
   HOLDFAST_RETURN_IF_ERROR(nodes.AwaitDetached());
   const auto start = SteadyClock::now();
-  HOLDFAST_RETURN_IF_ERROR(coordinator.Start());
+  HOLDFAST_RETURN_IF_ERROR(StartCoordinator(options, coordinator));
   const double listening = SecondsSince(start);
   HOLDFAST_RETURN_IF_ERROR(nodes.AwaitAttached());
   Print(options.name, SecondsSince(start), kAttachSeconds, "s",
@@ -173,7 +196,7 @@ Status MeasureAttach(const Options& options, SimulatedNodes& nodes, LoadCoordina
 
 Status Measure(const Options& options) {
   LoadCoordinator coordinator(options.dir);
-  HOLDFAST_RETURN_IF_ERROR(coordinator.Start());
+  HOLDFAST_RETURN_IF_ERROR(StartCoordinator(options, coordinator));
   HOLDFAST_RETURN_IF_ERROR(coordinator.StartRelays(options.relays));
   HOLDFAST_ASSIGN_OR_RETURN(const ProcessUsage empty, UsageOf(coordinator.pid()));
   SimulatedNodes nodes(coordinator.agent_endpoints(), options.load);
@@ -218,6 +241,8 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   app.add_flag("--attach", options.attach,
                "restart the coordinator and measure only until all agents are attached again");
+  app.add_flag("--own-core", options.own_core,
+               "the coordinator runs on processor 0, and everything else on the others");
   app.add_option("--dir", options.dir, "empty folder for the coordinator, with a short path")
       ->required();
   CLI11_PARSE(app, argc, argv);

@@ -50,7 +50,7 @@ struct CopySchedule {
 struct ScheduleLimits {
   uint64_t group_bytes_max = 0;
   size_t group_pieces_max = 0;
-  size_t group_runs_max = 0;   // counted before pieces are merged
+  size_t group_runs_max = 0;   // of copy engines; those that are too short at first do not count
   size_t gather_runs_min = 0;  // a group with fewer short runs has no items
 };
 /// Returns limits for pieces of `bytes` in total: about 16 groups, of at most 64 MiB. The launch of

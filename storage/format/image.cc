@@ -72,7 +72,8 @@ std::string_view BaseTensorName(std::string_view name) {
   return further ? name.substr(0, at) : name;
 }
 
-Result<ImageLayout> ImageLayout::Plan(std::vector<TensorSpec> tensors) {
+Result<ImageLayout> ImageLayout::Plan(std::vector<TensorSpec> tensors,
+                                      std::span<const uint64_t> places) {
   if (tensors.size() > kTensorsMax) {
     return Fail(InvalidArgumentError(fmt::format("{} tensors in one shard; at most {} are allowed",
                                                  tensors.size(), kTensorsMax)));
@@ -94,9 +95,11 @@ Result<ImageLayout> ImageLayout::Plan(std::vector<TensorSpec> tensors) {
   std::iota(layout.original_index_.begin(), layout.original_index_.end(), 0U);
   std::sort(layout.original_index_.begin(), layout.original_index_.end(),
             [&](uint32_t a, uint32_t b) {
-              uint32_t size_a = SizeOf(tensors[a].dtype);
-              uint32_t size_b = SizeOf(tensors[b].dtype);
-              return size_a != size_b ? size_a > size_b : tensors[a].name < tensors[b].name;
+              const uint32_t size_a = SizeOf(tensors[a].dtype);
+              const uint32_t size_b = SizeOf(tensors[b].dtype);
+              if (size_a != size_b) return size_a > size_b;
+              if (!places.empty() && places[a] != places[b]) return places[a] < places[b];
+              return tensors[a].name < tensors[b].name;
             });
   layout.tensors_.reserve(tensors.size());
   std::string slices;

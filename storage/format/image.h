@@ -73,10 +73,12 @@ struct ExtraSize {
 /// header for the next step costs one copy of the cached JSON. Immutable, so thread-safe.
 class ImageLayout {
  public:
-  /// Validates the tensors and orders them by descending element size, then by name.
-  /// InvalidArgument names every invalid tensor: a duplicate or bad name, a slice outside its
-  /// global shape, different numbers of dimensions, overflow.
-  static Result<ImageLayout> Plan(std::vector<TensorSpec> tensors);
+  /// Validates the tensors and orders them by descending element size, then by `places`, then by
+  /// name. `places` has a number for each tensor, or is empty. InvalidArgument names every invalid
+  /// tensor: a duplicate or bad name, a slice outside its global shape, different numbers of
+  /// dimensions, overflow.
+  static Result<ImageLayout> Plan(std::vector<TensorSpec> tensors,
+                                  std::span<const uint64_t> places = {});
 
   /// Returns the tensors in image order.
   std::span<const PlacedTensor> tensors() const { return tensors_; }

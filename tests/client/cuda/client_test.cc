@@ -17,7 +17,8 @@ using testing::HasSubstr;
 constexpr uint64_t kSampleBuffers = 2;
 
 /// Two device tensors on each of two devices (or four on one, where there are not two) and two on
-/// the host, alternating, with random bytes.
+/// the host, alternating by name, with random bytes. The names of a device's tensors have the
+/// opposite order of their addresses.
 class GpuClientTest : public ClientFixture {
  protected:
   static constexpr size_t kHostBytes = 30'001;
@@ -38,12 +39,12 @@ class GpuClientTest : public ClientFixture {
     }
     host_.resize(2 * kHostBytes);
     const uint64_t half = device_bytes / 2;
-    Add("a", HOLDFAST_CUDA, 0, training_[0]->at(0), half);
+    Add("a", HOLDFAST_CUDA, 0, training_[0]->at(half), device_bytes - half);
     Add("b", HOLDFAST_HOST, 0, host_.data(), kHostBytes);
-    Add("c", HOLDFAST_CUDA, second, training_[1]->at(0), half);
-    Add("d", HOLDFAST_CUDA, 0, training_[0]->at(half), device_bytes - half);
+    Add("c", HOLDFAST_CUDA, second, training_[1]->at(half), device_bytes - half);
+    Add("d", HOLDFAST_CUDA, 0, training_[0]->at(0), half);
     Add("e", HOLDFAST_HOST, 0, host_.data() + kHostBytes, kHostBytes);
-    Add("f", HOLDFAST_CUDA, second, training_[1]->at(half), device_bytes - half);
+    Add("f", HOLDFAST_CUDA, second, training_[1]->at(0), half);
   }
   void TearDown() override {
     ClientFixture::TearDown();
@@ -72,9 +73,8 @@ class GpuClientTest : public ClientFixture {
     return Image(bytes[0], bytes[1]);
   }
   std::string Image(const std::string& on_first, const std::string& on_second) const {
-    const size_t half = on_first.size() / 2;
-    return on_first.substr(0, half) + host_.substr(0, kHostBytes) + on_second.substr(0, half) +
-           on_first.substr(half) + host_.substr(kHostBytes) + on_second.substr(half);
+    const bool in_order = training_[0]->at(0) < training_[1]->at(0);
+    return host_ + (in_order ? on_first + on_second : on_second + on_first);
   }
   /// Returns the image of a state in which all device bytes are `value`.
   std::string ImageOf(unsigned char value) const {
@@ -153,6 +153,16 @@ TEST_F(GpuClientTest, TheImageHasTheBytesOfDevicesAndHost) {
     ASSERT_EQ(Wait(step), HOLDFAST_OK) << Message();
     EXPECT_TRUE(Saved(step, state)) << step;
   }
+  EXPECT_EQ(Close(), HOLDFAST_OK) << Message();
+}
+
+TEST_F(SimulatedGpuClientTest, TensorsThatAreAdjacentOnADeviceAreOneCopy) {
+  ASSERT_EQ(Open(), HOLDFAST_OK) << Message();
+  const uint64_t before = Counts().copies_begun;
+  ASSERT_EQ(SaveOn(1, stream()), HOLDFAST_OK) << Message();
+  ASSERT_EQ(Wait(1), HOLDFAST_OK) << Message();
+  // One of each device, and the second reads of the beginnings of four tensors.
+  EXPECT_EQ(Counts().copies_begun - before, 2u + 4u);
   EXPECT_EQ(Close(), HOLDFAST_OK) << Message();
 }
 

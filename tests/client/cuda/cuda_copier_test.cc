@@ -141,6 +141,27 @@ TEST(CopyScheduleTest, AGroupHasALimitedNumberOfRuns) {
   }
 }
 
+TEST(CopyScheduleTest, PiecesOfOneRunCountOnce) {
+  std::vector<std::byte> memory(1 << 20);
+  std::vector<holdfast_device_piece> pieces;
+  // Runs of five pieces. Each piece is short, and each run is long.
+  for (size_t i = 0; i < 300; ++i) {
+    pieces.push_back({&memory[40 * i + i / 5 * 8], 40 * i, 40, 0, 0});
+  }
+  const ScheduleLimits limits{.group_bytes_max = 1 << 20,
+                              .group_pieces_max = 1000,
+                              .group_runs_max = 10,
+                              .gather_runs_min = 1};
+  for (const uint64_t gather_below : {0, 64, 200}) {
+    const CopySchedule schedule = MakeSchedule(pieces, Rules(limits, gather_below));
+    EXPECT_EQ(schedule.runs.size(), 60U);
+    EXPECT_EQ(schedule.groups.size(), 6U);
+    for (const CopyGroup& group : schedule.groups) {
+      EXPECT_EQ(group.runs_end - group.runs_begin, 10U);
+    }
+  }
+}
+
 /// The kernel must be clearly faster for a size, and for all smaller ones.
 TEST(GatherLimitTest, IsTwiceTheLargestSizeForWhichTheKernelIsClearlyFaster) {
   EXPECT_EQ(GatherLimit({}), 0U);

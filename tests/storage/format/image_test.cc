@@ -110,6 +110,19 @@ TEST(ImageLayoutTest, AllDTypesInDescendingSizeThenName) {
   RoundTrip(*layout, Identity(), std::vector<ExtraSize>{{"a", 1}, {"b", 0}, {"c", 4097}});
 }
 
+TEST(ImageLayoutTest, PlacesOrderTensorsOfOneElementSize) {
+  const std::vector<TensorSpec> specs = {
+      Whole("a", DType::kF32, {4}), Whole("b", DType::kF32, {4}), Whole("c", DType::kI32, {4}),
+      Whole("d", DType::kBF16, {4}), Whole("e", DType::kF32, {4})};
+  const std::vector<uint64_t> places = {300, 0, 200, 100, 0};
+  Result<ImageLayout> layout = ImageLayout::Plan(specs, places);
+  ASSERT_TRUE(layout);
+  std::string order;
+  for (const PlacedTensor& tensor : layout->tensors()) order += tensor.spec.name;
+  EXPECT_EQ(order, "becad");
+  RoundTrip(*layout, Identity(), std::vector<ExtraSize>{{"rng", 7}});
+}
+
 TEST(ImageLayoutTest, SliceNamesMapToTheirTensor) {
   EXPECT_EQ(BaseTensorName("w"), "w");
   EXPECT_EQ(BaseTensorName("w\x1f"
