@@ -55,14 +55,24 @@ class Memory:
                                          "version": 3}
 
 
-ILLEGAL = 'extern "C" __global__ void illegal() { *(volatile int*)0x10ULL = 1; }'
+ILLEGAL = """extern "C" __global__ void illegal(int legal, int* memory) {
+    *(volatile int*)(legal ? memory : (int*)0x10ULL) = 1;
+}"""
 
 
 def faulty_kernel(device):
     """Returns a function that starts a kernel that fails on the device, and the name of the fault."""
     try:
         kernel = torch.cuda._compile_kernel(ILLEGAL, "illegal")
-        return lambda: kernel(grid=(1, 1, 1), block=(1, 1, 1), args=[]), "illegal access"
+        memory = torch.zeros(4, dtype=torch.int32, device=device)
+
+        def launch(legal=0):
+            kernel(grid=(1, 1, 1), block=(1, 1, 1), args=[legal, memory])
+
+        # The first launch loads the kernel, which may wait for copies that are queued.
+        launch(legal=1)
+        torch.cuda.synchronize()
+        return launch, "illegal access"
     except Exception as error:  # an older PyTorch, or no NVRTC
         print(f"no kernel of our own: {error}", file=sys.stderr)
     data, index = torch.zeros(4, device=device), torch.tensor([1 << 40], device=device)

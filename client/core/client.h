@@ -144,9 +144,6 @@ class Client : private LinkObserver {
   Result<RestoredState> RestoreSlot(const AgentLink::Use& use, const agent::ReplyMessage& reply,
                                     bool* again);
   Status CheckImage(const ParsedImage& image, const agent::ReplyMessage& reply);
-  /// Returns whether the image has the tensors of this layout in the same order: the usual case, in
-  /// which no name must be looked up.
-  bool HasSameTensors(const ParsedImage& image) const;
 
   // LinkObserver
   void OnConnected(uint64_t incarnation, bool first) override;

@@ -139,7 +139,7 @@ Status Client::CheckImage(const ParsedImage& image, const agent::ReplyMessage& r
         ": load it through a reader (holdfast_reader_open), or start the job with " +
         std::to_string(saved.world) + " ranks");
   }
-  if (HasSameTensors(image)) return Status::Ok();
+  if (image.has_expected) return Status::Ok();
   std::vector<std::string> differences = DescribeDifferences(image.tensors, state_.specs);
   if (differences.empty()) return Status::Ok();
   Status status = InvalidArgumentError(
@@ -148,15 +148,6 @@ Status Client::CheckImage(const ParsedImage& image, const agent::ReplyMessage& r
   MutexLock lock(mutex_);
   differences_ = std::move(differences);
   return status;
-}
-
-bool Client::HasSameTensors(const ParsedImage& image) const {
-  const std::span<const uint32_t> order = layout_.original_index();
-  if (image.tensors.size() != order.size()) return false;
-  for (size_t i = 0; i < order.size(); ++i) {
-    if (image.tensors[i].spec != state_.specs[order[i]]) return false;
-  }
-  return true;
 }
 
 Result<RestoredState> Client::RestoreSlot(const AgentLink::Use& use,
@@ -175,7 +166,10 @@ Result<RestoredState> Client::RestoreSlot(const AgentLink::Use& use,
   HOLDFAST_RETURN_IF_ERROR(CheckImage(image, reply));
   // From here on the tensors change, so a failure leaves a mixture.
   std::span<const std::byte> data = bytes.subspan(image.data_offset);
-  CopyPlan plan = PlanRestore(image, state_.specs, state_.memory);
+  // The plan of a save is also that of a restore of the same tensors.
+  const CopyPlan other =
+      image.has_expected ? CopyPlan{} : PlanRestore(image, state_.specs, state_.memory);
+  const CopyPlan& plan = image.has_expected ? plan_ : other;
   RestoredState restored{.version = image.identity.version,
                          .tier = static_cast<Tier>(reply.tier),
                          .bytes = data.size(),

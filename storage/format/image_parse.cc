@@ -514,7 +514,7 @@ Result<ParsedImage> ParseImage(std::span<const std::byte> head, uint64_t image_b
           ParseJson(*rest, header_bytes, image_bytes, expected->tensor_bytes());
       // Otherwise the header has more tensors, or an error: the usual way shows which.
       if (image && image->tensors.empty()) {
-        image->tensors.assign(expected->tensors().begin(), expected->tensors().end());
+        image->has_expected = true;
         return image;
       }
     }

@@ -87,6 +87,34 @@ TEST_F(RestoreTest, RestoresTensorsAndExtras) {
   EXPECT_TRUE(Eventually([&] { return agent_->Count(agent::MessageType::kEndRestore) == 1; }));
 }
 
+TEST_F(RestoreTest, TensorsOfAVersionMayHaveAnotherOrder) {
+  std::vector<float> first = {1, 2, 3};
+  std::vector<float> second = {4, 5, 6};
+  uint64_t shape[] = {3};
+  tensors_[0].data = first.data();
+  tensors_[0].shape = shape;
+  tensors_.push_back(tensors_[0]);
+  tensors_[1].name = "x";
+  tensors_[1].data = second.data();
+  ASSERT_EQ(Open(), HOLDFAST_OK) << Message();
+  SaveAndOffer(1);
+
+  const ParsedImage saved = ParseImage(std::as_bytes(std::span(image_)), image_.size()).value();
+  ASSERT_EQ(saved.tensors.size(), 2u);
+  const std::vector<uint64_t> reversed = {2, 1};
+  const ImageLayout layout =
+      ImageLayout::Plan({saved.tensors[0].spec, saved.tensors[1].spec}, reversed).value();
+  const std::string data = image_.substr(saved.data_offset);
+  image_ =
+      layout.RenderHeader(saved.identity, {}).value() + data.substr(12, 12) + data.substr(0, 12);
+  agent_->OfferRestore(version_, image_, Tier::kMemory);
+  first.assign(3, 0);
+  second.assign(3, 0);
+  ASSERT_EQ(Restore(), HOLDFAST_OK) << Message();
+  EXPECT_EQ(first, (std::vector<float>{1, 2, 3}));
+  EXPECT_EQ(second, (std::vector<float>{4, 5, 6}));
+}
+
 TEST_F(RestoreTest, NotFoundIsAFreshStart) {
   ASSERT_EQ(Open(), HOLDFAST_OK) << Message();
   agent_->Edit([](Script& s) { s.find_restore = NotFoundError("job has no version"); });
