@@ -177,7 +177,7 @@ def step(args):
         begin = clock()
         ckpt = hf.Checkpointer("step", {"model": model, "optim": optim}, socket_path=cluster.socket())
         ckpt.restore()
-        # A training works here on its first step. Meanwhile the slots are reserved and registered.
+        ckpt.connect()
         while not ckpt.stats()["connected"] and clock() - begin < 60:
             time.sleep(0.005)
         ready = clock() - begin
@@ -192,7 +192,7 @@ def step(args):
             ckpt.wait(at, hf.Tier.MEMORY, 60)
             committed.append(clock() - begin)
             train()
-        row("gpu_slots_ready", ready, sealed[9], "s", "", "reserving and registering all slots after the start ÷ a save")
+        row("gpu_slots_ready", ready, sealed[9], "s", "", "reserving and registering all slots by connect() ÷ a save")
         row("gpu_first_save", sealed[0], sealed[9], "s", "<=1.2", f"{state_bytes / 1e9:.1f} GB until sealed: "
             "the first save ÷ the tenth")
 
@@ -491,7 +491,8 @@ def torn(args):
 def fault(args):
     if args.device != "cuda":
         skip("only a device has illegal accesses")
-    large = 2 << 30
+    # The copy must take longer than the driver needs to end the work of a device that has failed.
+    large = 12 << 30
     # The small state and its images are below 256 MiB.
     with Servers(int(large * 3.2) + (512 << 20)) as cluster:
         options = ("--steps", "12", "--large", str(large))

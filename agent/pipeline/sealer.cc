@@ -71,7 +71,7 @@ class EarlyHeader {
       HOLDFAST_ASSIGN_OR_RETURN(head_, CopyHeader(image_));
       return ParseHeader(head_, image_.size(), expected_);
     }
-    if (std::ranges::equal(head_, image_.first(head_.size()))) return *std::move(parsed_);
+    if (std::memcmp(head_.data(), image_.data(), head_.size()) == 0) return *std::move(parsed_);
     return Fail(DataLossError("the image header changed while the image was being copied"));
   }
 
@@ -100,18 +100,17 @@ Sealer::~Sealer() { thread_.join(); }
 
 void Sealer::Run() {
   while (std::optional<SaveJob> job = slots_.TakeSave()) {
-    std::vector<ReplicaSample> samples;
-    Result<ShardSeal> seal = Follow(*job, &samples);
-    Status status = seal ? Status::Ok() : seal.error();
+    Result<Complete> complete = Follow(*job);
+    Status status = complete ? Status::Ok() : complete.error();
     if (status.ok()) {
       HOLDFAST_CRASH_POINT("agent.before_seal");
-      status = slots_.SealSave(job->slot, *seal);
+      status = slots_.SealSave(job->slot, complete->seal);
     }
     if (status.ok()) {
       HOLDFAST_CRASH_POINT("agent.after_seal");
       Log(LogLevel::kDebug, "SlotSealed",
           {Kv("shard", ToString(job->identity.key())), Kv("bytes", job->image_bytes)});
-      events_.OnSealed(*seal, std::move(samples));
+      events_.OnSealed(complete->seal, std::move(complete->samples));
     } else {
       slots_.DropSave(job->slot, status);
       events_.OnSaveFailed(job->identity.key(), status);
@@ -120,11 +119,12 @@ void Sealer::Run() {
   }
 }
 
-Result<ShardSeal> Sealer::Follow(const SaveJob& job, std::vector<ReplicaSample>* samples) {
+Result<Sealer::Complete> Sealer::Follow(const SaveJob& job) {
   Segment& segment = slots_.segment();
   SlotProgress& progress = segment.progress(job.slot);
   const std::span<const std::byte> image = segment.slot(job.slot).first(job.image_bytes);
-  ShardSeal seal;
+  Complete complete;
+  ShardSeal& seal = complete.seal;
   seal.identity = job.identity;
   seal.life = job.life;
   seal.image_bytes = job.image_bytes;
@@ -155,10 +155,10 @@ Result<ShardSeal> Sealer::Follow(const SaveJob& job, std::vector<ReplicaSample>*
   HOLDFAST_RETURN_IF_ERROR(slots_.AwaitEnd(job.slot));
   HOLDFAST_RETURN_IF_ERROR(
       CheckProgress(job, seen, progress.copied.load(std::memory_order_acquire), /*ended=*/true));
-  HOLDFAST_ASSIGN_OR_RETURN(const ParsedImage parsed, header.Finish());
-  *samples = TakeReplicaSamples(image, parsed);
+  HOLDFAST_ASSIGN_OR_RETURN(complete.header, header.Finish());
+  complete.samples = TakeReplicaSamples(image, complete.header);
   seal.wall_nanos = clock_.WallNanos();
-  return seal;
+  return complete;
 }
 
 Status Sealer::CheckProgress(const SaveJob& job, uint64_t seen, uint64_t copied, bool ended) const {

@@ -22,10 +22,17 @@ class Sealer {
   ~Sealer();
 
  private:
+  /// A save whose bytes are all there and checked.
+  struct Complete {
+    ShardSeal seal;
+    std::vector<ReplicaSample> samples;  // that the image lists
+    /// Kept until the slot is sealed: to free thousands of names takes a millisecond.
+    ParsedImage header;
+  };
+
   void Run();
-  /// Computes the checksums of one save and checks its image. `samples` gets the samples that the
-  /// image lists.
-  Result<ShardSeal> Follow(const SaveJob& job, std::vector<ReplicaSample>* samples);
+  /// Computes the checksums of one save and checks its image.
+  Result<Complete> Follow(const SaveJob& job);
   Status CheckProgress(const SaveJob& job, uint64_t seen, uint64_t copied, bool ended) const;
 
   SealSlots& slots_;

@@ -63,11 +63,12 @@ CUresult RunningCopy::FillQueue(int32_t device_index, Queue& queue) {
   if (device == nullptr) return CUDA_ERROR_INVALID_DEVICE;
   CurrentContext current(devices_.driver(), device->context);
   while (queue.oldest < queue.next) {
-    CUevent event = events_[queue.groups[queue.oldest]];
-    if (devices_.driver().EventQuery(event) == CUDA_ERROR_NOT_READY) break;
-    const CopyGroup& ended = prepared_->groups()[queue.groups[queue.oldest]];
-    queue.bytes -= ended.bytes;
-    queue.operations -= ended.operations();
+    const CUresult ended = devices_.driver().EventQuery(events_[queue.groups[queue.oldest]]);
+    if (ended == CUDA_ERROR_NOT_READY) break;
+    if (ended != CUDA_SUCCESS) return ended;
+    const CopyGroup& group = prepared_->groups()[queue.groups[queue.oldest]];
+    queue.bytes -= group.bytes;
+    queue.operations -= group.operations();
     ++queue.oldest;
   }
   while (queue.next < queue.groups.size()) {

@@ -126,8 +126,8 @@ Result<uint64_t> HeaderBytes(std::span<const std::byte> first8, uint64_t image_b
 /// HeaderBytes() bytes and is untrusted. Any valid safetensors header is accepted. DataLoss
 /// describes what is wrong; Unsupported: a newer format. Memory is bounded by a small multiple of
 /// the header's size. A header with exactly the tensors of `expected`, in this order, is parsed
-/// without reading their entries, which takes a small part of the time for thousands of tensors: the
-/// result then has has_expected, no tensors, and no slices in the metadata.
+/// without reading their entries, which takes a small part of the time for thousands of tensors.
+/// The result then has has_expected, no tensors, and no slices in the metadata.
 Result<ParsedImage> ParseImage(std::span<const std::byte> head, uint64_t image_bytes,
                                const ImageLayout* expected = nullptr);
 
