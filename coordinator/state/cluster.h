@@ -37,6 +37,9 @@ using IdentityKey = std::pair<std::string, std::string>;
 struct Cluster {
   std::vector<Node> nodes;
   std::map<std::string, NodeIndex> node_names;
+  /// Has every node that is drained or whose agent departs, and possibly others. It is usually
+  /// empty, so that the rules of a job need not read all nodes of the job after each event.
+  std::set<NodeIndex> leaving;
   std::map<std::string, Job> jobs;
   std::map<std::string, ForgottenJob> forgotten;
   std::set<std::string> active_runs;

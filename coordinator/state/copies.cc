@@ -12,9 +12,10 @@ bool IsDue(const ReadContext& context, const Job& job, Tier tier, VersionId id) 
   const VersionId newest = NewestCommitted(job, tier);
   if (newest.incarnation.value == 0 || job.phase != JobPhase::kRunning) return true;
   // The disks of a node that leaves are soon out of reach.
-  const bool leaves = std::ranges::any_of(job.nodes_now, [&](NodeIndex index) {
+  const bool leaves = std::ranges::any_of(context.cluster.leaving, [&](NodeIndex index) {
     const Node& node = context.cluster.nodes[index];
-    return node.drain.has_value() || (node.attached && node.health.departing);
+    return job.nodes_now.contains(index) &&
+           (node.drain.has_value() || (node.attached && node.health.departing));
   });
   if (leaves) return true;
   const TierCopy& copy = job.copies[tier];

@@ -218,6 +218,7 @@ void OnDrainSet(Context& context, const DrainSet& event) {
   if (event.set) {
     const int64_t since = node->drain ? node->drain->wall_nanos : context.at.wall_nanos;
     node->drain = DrainRecord{event.node, event.why, since, event.move_runs};
+    context.cluster.leaving.insert(context.cluster.node_names.at(event.node));
     context.effects.emplace_back(PutDrain{*node->drain});
   } else if (node->drain) {
     node->drain.reset();

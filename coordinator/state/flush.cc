@@ -62,8 +62,8 @@ bool LacksPeerTier(const Job& job, const VersionState& version) {
 /// Whether a drained node of the job has shards that no parity group can rebuild.
 bool NeedsCopies(const ReadContext& context, const Job& job) {
   return job.groups_of(job.incarnation) == nullptr &&
-         std::ranges::any_of(job.nodes_now, [&](NodeIndex index) {
-           return context.cluster.nodes[index].drain.has_value();
+         std::ranges::any_of(context.cluster.leaving, [&](NodeIndex index) {
+           return job.nodes_now.contains(index) && context.cluster.nodes[index].drain.has_value();
          });
 }
 
@@ -81,9 +81,9 @@ bool CanReachDisk(const Job& job, VersionId id) {
 }  // namespace
 
 bool IsLeft(const ReadContext& context, const Job& job) {
-  return std::ranges::any_of(job.nodes_now, [&](NodeIndex index) {
+  return std::ranges::any_of(context.cluster.leaving, [&](NodeIndex index) {
     const Node& node = context.cluster.nodes[index];
-    return node.attached && node.health.departing;
+    return job.nodes_now.contains(index) && node.attached && node.health.departing;
   });
 }
 

@@ -119,7 +119,9 @@ Status LoadRecords(Context& context, const Records& records) {
   // Request numbers of different epochs never collide.
   context.cluster.next_prepare = context.options.epoch.value << 32;
   for (const DrainRecord& record : records.drains) {
-    context.cluster.nodes[InternNode(context, record.node)].drain = record;
+    const NodeIndex index = InternNode(context, record.node);
+    context.cluster.nodes[index].drain = record;
+    context.cluster.leaving.insert(index);
   }
   for (const JobRecord& record : records.jobs) LoadJob(context, record);
   for (const RunRecord& record : records.runs) {

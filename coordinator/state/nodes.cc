@@ -141,6 +141,7 @@ void OnNodeAttached(Context& context, const NodeAttached& event) {
   DropReplicasOf(context, index);
   context.cluster.refused.erase(event.node);
   SetAgent(context.at, event, node);
+  if (node.health.departing) context.cluster.leaving.insert(index);
   SetCommits(context, event.commits, node);
   SendDirective(context, index, Welcome{context.options.life});
   // This comes before the replicas are counted: parity counts only on the node that is the member.
@@ -197,6 +198,7 @@ void OnNodeReported(Context& context, const NodeReported& event) {
   node->health = event.health;
   NodeIndex index = context.cluster.node_names.at(event.node);
   if (begins_to_depart) {
+    context.cluster.leaving.insert(index);
     for (auto& [name, job] : context.cluster.jobs) {
       if (job.nodes_now.contains(index)) job.changed = job.repair_due = true;
     }
@@ -214,6 +216,10 @@ void OnNodeReported(Context& context, const NodeReported& event) {
 void AdvanceNodes(Context& context, const Tick& event) {
   if (event.resumed) context.cluster.no_loss_until = context.at.now + context.options.node_lease;
   const bool resumed = context.at.now < context.cluster.no_loss_until;
+  std::erase_if(context.cluster.leaving, [&](NodeIndex index) {
+    const Node& node = context.cluster.nodes[index];
+    return !node.drain && !node.health.departing;
+  });
   for (NodeIndex index = 0; index < context.cluster.nodes.size(); ++index) {
     Node& node = context.cluster.nodes[index];
     if (!node.attached || resumed) continue;

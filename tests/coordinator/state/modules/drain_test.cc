@@ -21,6 +21,11 @@ TEST_F(DrainModule, ADrainIsStoredKeepsItsBeginningAndEnds) {
   EXPECT_FALSE(cluster.nodes[1].drain.has_value());
 }
 
+TEST_F(DrainModule, ADrainedNodeLeaves) {
+  Drain("b");
+  EXPECT_EQ(cluster.leaving, (std::set<NodeIndex>{1}));
+}
+
 TEST_F(DrainModule, AnotherNodeTakesThePlaceAtOnceAndTheJobIsSafeWhenItHasTheShards) {
   const NodeIndex spare = MakeNode("z");
   Drain("b");

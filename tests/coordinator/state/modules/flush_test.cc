@@ -92,6 +92,7 @@ TEST_F(FlushModule, AllRanksWriteTheNewestVersionWhenANodeLeaves) {
   AdvanceDeparture(context, job());
   EXPECT_EQ(job().flush, VersionId{});
   cluster.nodes[1].health.departing = true;
+  cluster.leaving = {1};
   AdvanceDeparture(context, job());
   EXPECT_EQ(job().flush, V(2, 10));
   EXPECT_TRUE(job().job_state_changed);
@@ -111,6 +112,7 @@ TEST_F(FlushModule, AllRanksWriteTheNewestVersionWhenANodeLeaves) {
 TEST_F(FlushModule, ADepartureAsksForNothingThatCannotReachTheDisks) {
   VersionState& version = AddCommitted(V(2, 10), {Tier::kMemory});
   cluster.nodes[1].health.departing = true;
+  cluster.leaving = {1};
   version.failed_tiers = TierBit(Tier::kDisk);
   AdvanceDeparture(context, job());
   EXPECT_EQ(job().flush, VersionId{});

@@ -41,6 +41,14 @@ TEST_F(LoadModule, RecordsHoldDecisionsAndNoReplicas) {
   EXPECT_EQ(cluster.next_prepare, uint64_t{3} << 32);
 }
 
+TEST_F(LoadModule, DrainedNodesLeave) {
+  records.drains.push_back({.node = "b", .why = "", .wall_nanos = 1, .move_runs = false});
+  ASSERT_TRUE(LoadRecords(context, records).ok());
+  const NodeIndex drained = cluster.node_names.at("b");
+  EXPECT_TRUE(cluster.nodes[drained].drain);
+  EXPECT_EQ(cluster.leaving, (std::set<NodeIndex>{drained}));
+}
+
 TEST_F(LoadModule, ACommitDigestIsThatOfTheDigests) {
   ASSERT_TRUE(LoadRecords(context, records).ok());
   EXPECT_EQ(job().versions.at(V(2, 10)).commit_digest, CommitDigest(std::vector<uint64_t>{1, 2}))

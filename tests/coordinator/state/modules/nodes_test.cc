@@ -45,6 +45,24 @@ TEST_F(NodesModule, AReportOfAnEarlierStreamIsRefused) {
   EXPECT_TRUE(Report(report).ok());
 }
 
+TEST_F(NodesModule, NodesThatLeaveAreListed) {
+  NodeReported report;
+  report.node = "a";
+  report.epoch = options.epoch;
+  report.health.departing = true;
+  EXPECT_TRUE(Report(report).ok());
+  NodeAttached other = Attach("b", 2);
+  other.health.departing = true;
+  OnNodeAttached(context, other);
+  EXPECT_EQ(cluster.leaving, (std::set<NodeIndex>{0, 1}));
+  AdvanceNodes(context, {});
+  EXPECT_EQ(cluster.leaving, (std::set<NodeIndex>{0, 1}));
+  report.health.departing = false;
+  EXPECT_TRUE(Report(report).ok());
+  AdvanceNodes(context, {});
+  EXPECT_EQ(cluster.leaving, (std::set<NodeIndex>{1}));
+}
+
 TEST_F(NodesModule, AnAgentFromALaterEpochIsRefused) {
   options.epoch = Epoch{3};
   NodeAttached event = Attach("x", 1);
