@@ -330,9 +330,11 @@ void Applier::Run() {
     ApplyBatch(batch);
     PublishSnapshot();
     batch_began_ = 0;
+    const bool had_work = !batch.empty();
     for (Work& work : batch) {
       if (work.then) work.then();
     }
+    if (had_work) clock_.SleepFor(BatchPause(attendance_.agents()));
   }
 }
 

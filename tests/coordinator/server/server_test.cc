@@ -184,6 +184,11 @@ TEST_F(ServerTest, TelemetryIsAcceptedOnlyFromAttachedAgentsAndForRunningJobs) {
 
 TEST(PaceTest, ManyAgentsSendFewMessagesEach) {
   using std::chrono::milliseconds;
+  EXPECT_EQ(BatchPause(0), milliseconds(0));
+  EXPECT_EQ(BatchPause(200), milliseconds(0));
+  EXPECT_EQ(BatchPause(201), milliseconds(1));
+  EXPECT_EQ(BatchPause(2048), milliseconds(5));
+  EXPECT_EQ(BatchPause(100'000), milliseconds(5));
   EXPECT_EQ(TelemetryPause(0), milliseconds(100));
   EXPECT_EQ(TelemetryPause(200), milliseconds(100));
   EXPECT_EQ(TelemetryPause(1'000), milliseconds(500));
