@@ -195,13 +195,19 @@ Status MeasureAttach(const Options& options, SimulatedNodes& nodes, LoadCoordina
 }
 
 Status Measure(const Options& options) {
+  const auto start = SteadyClock::now();
+  const auto report = [&](const char* what) {
+    std::fprintf(stderr, "%s: %s after %.1f s\n", options.name.c_str(), what, SecondsSince(start));
+  };
   LoadCoordinator coordinator(options.dir);
   HOLDFAST_RETURN_IF_ERROR(StartCoordinator(options, coordinator));
   HOLDFAST_RETURN_IF_ERROR(coordinator.StartRelays(options.relays));
   HOLDFAST_ASSIGN_OR_RETURN(const ProcessUsage empty, UsageOf(coordinator.pid()));
   SimulatedNodes nodes(coordinator.agent_endpoints(), options.load);
   HOLDFAST_RETURN_IF_ERROR(nodes.AwaitAttached());
+  report("all agents are attached");
   HOLDFAST_RETURN_IF_ERROR(nodes.Join());
+  report("all ranks have joined");
   if (options.attach) {
     HOLDFAST_RETURN_IF_ERROR(WarmUp(nodes));
     return MeasureAttach(options, nodes, coordinator);

@@ -221,18 +221,23 @@ bool AdvanceCandidate(Context& context, Job& job) {
     if (plan.candidate.incarnation.value != 0) SwitchCandidate(job, {});
     return false;
   }
-  const bool barrier_open = BarrierOpen(context, job);
+  // Reads all nodes of the job, and is needed for few of the events, such as joins, that come here.
+  auto barrier_open = [&, known = std::optional<bool>()]() mutable {
+    if (!known) known = BarrierOpen(context, job);
+    return *known;
+  };
   const VersionId best = ChooseCandidate(job);
   if (best != plan.candidate) {
     const bool named = plan.wanted == best;
     // Switch to a newer version at once, but to an older one only when it is certain that the newer
     // one cannot be restored.
-    if (named || best > plan.candidate || barrier_open) SwitchCandidate(job, best);
+    if (named || best > plan.candidate || barrier_open()) SwitchCandidate(job, best);
   }
   const bool may_refuse =
-      requested && barrier_open &&
+      requested &&
       (job.ranks_joined == job.lineage().world ||
-       context.at.now - plan.waiters.front().since >= context.options.node_lease);
+       context.at.now - plan.waiters.front().since >= context.options.node_lease) &&
+      barrier_open();
   auto found = job.versions.find(plan.candidate);
   if (found == job.versions.end()) {
     if (!may_refuse) return false;
@@ -250,14 +255,14 @@ bool AdvanceCandidate(Context& context, Job& job) {
   // Reshards need no prepared shards.
   for (uint32_t rank = 0; rank < plan.tasks.size() && !reshards_only && !other_world; ++rank) {
     if (!RunRestoreTask(context, job, Rank{rank})) continue;
-    if (!barrier_open) continue;  // a node that has not attached yet may have the shard
+    if (!barrier_open()) continue;  // a node that has not attached yet may have the shard
     plan.unusable[plan.candidate] =
         fmt::format("rank {} could not be prepared from any replica", rank);
     return true;
   }
   const bool as_wanted = !plan.wanted || plan.wanted == plan.candidate;
   const bool ready = reshards_only || (!other_world && plan.ready == plan.tasks.size());
-  if (!plan.waiters.empty() && barrier_open && as_wanted && ready) DecideRestore(context, job);
+  if (!plan.waiters.empty() && as_wanted && ready && barrier_open()) DecideRestore(context, job);
   return false;
 }
 
