@@ -19,7 +19,7 @@ struct Progress {
   std::map<std::string, DepartedJob> jobs;
   bool ordered = false;  // the coordinator has named a version that is not on disk yet
   bool writing = false;
-  std::vector<VersionId> seen;  // differs after each change
+  std::vector<std::optional<VersionId>> seen;  // differs after each change
   std::vector<VersionId> named;
 
   bool reached() const {
@@ -49,8 +49,8 @@ Progress ProgressOf(RankRegistry& ranks, const std::map<std::string, DepartedJob
     }
     progress.writing = progress.writing || own.writing;
     progress.ordered = progress.ordered || own.flush > own.disk;
-    if (own.flush.incarnation.value != 0) progress.named.push_back(own.flush);
-    for (const VersionId version : {own.memory, own.disk, own.shared, own.flush}) {
+    if (own.flush) progress.named.push_back(*own.flush);
+    for (const auto& version : {own.memory, own.disk, own.shared, own.flush}) {
       progress.seen.push_back(version);
     }
   });
@@ -70,8 +70,8 @@ void Departure::AwaitSaves(Clock::TimePoint deadline, const Interrupted& interru
     std::set<Save> found;
     parts_.ranks.ForEach([&](RankPipeline& rank) {
       const auto owner = rank.segment.owner();
-      const VersionId saving = rank.slots.disk().progress().saving;
-      if (saving.incarnation.value != 0) found.insert({{owner.job, owner.rank}, saving});
+      const auto saving = rank.slots.disk().progress().saving;
+      if (saving) found.insert({{owner.job, owner.rank}, *saving});
     });
     return found;
   };

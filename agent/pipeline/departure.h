@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,10 +15,10 @@ namespace holdfast::agent {
 
 /// What a departure reached for a job.
 struct DepartedJob {
-  VersionId goal;    // newest version in memory when the agent announced its departure; 0-0: none
-  VersionId memory;  // newest committed in memory
-  VersionId disk;    // newest committed on disk
-  VersionId shared;  // newest committed at tier remote
+  std::optional<VersionId> goal;    // newest in memory when the agent announced its departure
+  std::optional<VersionId> memory;  // newest committed in memory
+  std::optional<VersionId> disk;    // newest committed on disk
+  std::optional<VersionId> shared;  // newest committed at tier remote
   bool reached() const { return disk >= goal; }
   bool copied() const { return shared >= disk; }
 };

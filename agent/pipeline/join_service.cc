@@ -111,11 +111,10 @@ JoinRequest JoinService::RequestOf(const Session& session) const {
                       session.world, session.peer().uid, RoundUp(session.slot_bytes, kSegmentAlign),
                       std::nullopt};
   // The process may have joined before: its connection was lost, or it opened another client.
-  const Incarnation before =
+  request.joined_before =
       session.incarnation.value != 0
           ? session.incarnation
           : parts_.processes.JoinedBefore({session.job, session.rank}, session.peer().pid);
-  if (before.value != 0) request.joined_before = before;
   return request;
 }
 
