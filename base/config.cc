@@ -163,6 +163,53 @@ Status AssignBytes(const toml::node& node, uint64_t* field) {
 }
 }  // namespace
 
+std::string ConfigSchema::UnknownKey(const std::string& key) const {
+  const auto nearest = std::min_element(entries_.begin(), entries_.end(), [&](auto& a, auto& b) {
+    return EditDistance(a.key, key) < EditDistance(b.key, key);
+  });
+  return fmt::format("unknown key '{}'{}", key,
+                     nearest == entries_.end()
+                         ? std::string()
+                         : fmt::format(" (did you mean '{}'?)", nearest->key));
+}
+
+template <typename Node>
+Status ConfigSchema::Assign(const Entry& entry, const Node& node) {
+  switch (entry.kind) {
+    case Kind::kString: {
+      const auto text = node.template value_exact<std::string>();
+      if (!text) return InvalidArgumentError("expects a string");
+      *static_cast<std::string*>(entry.field) = *text;
+      break;
+    }
+    case Kind::kBool: {
+      const auto value = node.template value_exact<bool>();
+      if (!value) return InvalidArgumentError("expects true or false");
+      *static_cast<bool*>(entry.field) = *value;
+      break;
+    }
+    case Kind::kInteger: {
+      const auto number = node.template value_exact<int64_t>();
+      if (!number || *number < entry.min_value || *number > entry.max_value) {
+        return InvalidArgumentError(
+            fmt::format("expects a whole number from {} to {}", entry.min_value, entry.max_value));
+      }
+      *static_cast<int64_t*>(entry.field) = *number;
+      break;
+    }
+    case Kind::kList:
+      return AssignList(node, static_cast<std::vector<std::string>*>(entry.field));
+    case Kind::kBytes:
+      return AssignBytes(node, static_cast<uint64_t*>(entry.field));
+    case Kind::kRetired:
+      if (node.template value_exact<bool>().value_or(true)) {
+        return InvalidArgumentError("is no longer supported: " + entry.doc);
+      }
+      break;
+  }
+  return Status::Ok();
+}
+
 Status ConfigSchema::LoadText(std::string_view text, std::string_view origin) {
   // Collects all errors instead of stopping at the first, so that one run shows every mistake.
   toml::table parsed;
@@ -180,53 +227,10 @@ Status ConfigSchema::LoadText(std::string_view text, std::string_view origin) {
   auto assign = [&](const std::string& key, const toml::node& node) {
     const Entry* entry = Find(key);
     if (entry == nullptr) {
-      auto nearest = std::min_element(entries_.begin(), entries_.end(), [&](auto& a, auto& b) {
-        return EditDistance(a.key, key) < EditDistance(b.key, key);
-      });
-      complain(node, fmt::format("unknown key '{}'{}", key,
-                                 nearest == entries_.end()
-                                     ? std::string()
-                                     : fmt::format(" (did you mean '{}'?)", nearest->key)));
+      complain(node, UnknownKey(key));
       return;
     }
-    Status status;
-    switch (entry->kind) {
-      case Kind::kString:
-        if (auto v = node.value_exact<std::string>()) {
-          *static_cast<std::string*>(entry->field) = *v;
-        } else {
-          status = InvalidArgumentError("expects a string");
-        }
-        break;
-      case Kind::kBool:
-        if (auto v = node.value_exact<bool>()) {
-          *static_cast<bool*>(entry->field) = *v;
-        } else {
-          status = InvalidArgumentError("expects true or false");
-        }
-        break;
-      case Kind::kInteger: {
-        auto v = node.value_exact<int64_t>();
-        if (v && *v >= entry->min_value && *v <= entry->max_value) {
-          *static_cast<int64_t*>(entry->field) = *v;
-        } else {
-          status = InvalidArgumentError(fmt::format("expects a whole number from {} to {}",
-                                                    entry->min_value, entry->max_value));
-        }
-        break;
-      }
-      case Kind::kList:
-        status = AssignList(node, static_cast<std::vector<std::string>*>(entry->field));
-        break;
-      case Kind::kBytes:
-        status = AssignBytes(node, static_cast<uint64_t*>(entry->field));
-        break;
-      case Kind::kRetired:
-        if (node.value_exact<bool>().value_or(true)) {
-          status = InvalidArgumentError("is no longer supported: " + entry->doc);
-        }
-        break;
-    }
+    const Status status = Assign(*entry, node);
     if (!status.ok()) complain(node, "'" + key + "' " + status.message());
   };
   for (auto&& [name, node] : parsed) {

@@ -52,6 +52,11 @@ class ConfigSchema {
     int64_t max_value = 0;
   };
   const Entry* Find(std::string_view key) const;
+  /// Returns the message about a key that does not exist, with the nearest one that does.
+  std::string UnknownKey(const std::string& key) const;
+  /// Sets the field of an entry to the value of a TOML node.
+  template <typename Node>
+  static Status Assign(const Entry& entry, const Node& node);
 
   std::string title_;
   std::vector<Entry> entries_;

@@ -41,10 +41,10 @@ struct TcpPeerServerOptions {
 };
 
 /// Serves a source to the peers of this node over TCP or a unix socket. One thread accepts, and one
-/// serves each connection. Connections beyond connections_max are refused with ResourceExhausted,
-/// and make an idle one end. Connections that have not proved who they are have a limit of their
-/// own, kStrangersMax. A session holds one frame of a request (at most 1 MiB + 64 KiB) and no
-/// data, which is sent from the reader's memory.
+/// serves each connection. A connection beyond connections_max is refused with ResourceExhausted,
+/// and an idle one is ended for the next attempt. Connections that have not proved who they are
+/// have a limit of their own, kStrangersMax. A session holds one frame of a request (at most 1 MiB
+/// + 64 KiB) and no data, which is sent from the reader's memory.
 class TcpPeerServer {
  public:
   /// Starts a server; `source` and `clock` must outlive it. InvalidArgument: invalid options, or

@@ -17,7 +17,7 @@ namespace holdfast::agent {
 
 /// Objects are sent in units of at most this many bytes, each with its own checksum.
 inline constexpr uint64_t kPeerUnitBytes = 1ULL << 20;
-/// The end of what a kProbe request can read.
+/// The number of bytes that kProbe requests can read.
 inline constexpr uint64_t kPeerProbeBytesMax = 64ULL << 20;
 /// Longest PeerRequest::group.
 inline constexpr size_t kPeerGroupBytesMax = 1ULL << 20;

@@ -14,7 +14,7 @@ constexpr int kPausesPerWork = 99;  // so that the work takes one hundredth of t
 
 void CommittedIndexes::SetJobState(const JobState& state) {
   MutexLock lock(mutex_);
-  jobs_[state.job].newest = state.committed[Tier::kDisk].value_or(VersionId{});
+  jobs_[state.job].newest = state.committed[Tier::kDisk];
 }
 
 void CommittedIndexes::Drop(const std::string& job) {
@@ -29,11 +29,12 @@ void CommittedIndexes::Tick() {
     MutexLock lock(mutex_);
     if (running_ || clock_.Now() < next_) return;
     const auto due = std::ranges::find_if(jobs_, [](const auto& entry) {
-      return entry.second.newest != VersionId{} && entry.second.newest != entry.second.made;
+      return entry.second.newest && entry.second.newest != entry.second.made;
     });
     if (due == jobs_.end()) return;
     job = due->first;
-    version = due->second.made = due->second.newest;
+    version = *due->second.newest;
+    due->second.made = version;
     running_ = true;
   }
   if (background_.Post([this, job, version] { Make(job, version); })) return;

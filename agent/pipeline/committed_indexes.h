@@ -1,6 +1,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 
 #include "agent/pipeline/coordinator_link.h"
@@ -32,8 +33,8 @@ class CommittedIndexes {
 
  private:
   struct Progress {
-    VersionId newest;  // committed on disk
-    VersionId made;    // or tried
+    std::optional<VersionId> newest;  // committed on disk
+    std::optional<VersionId> made;    // or tried
   };
 
   void Make(const std::string& job, VersionId version);

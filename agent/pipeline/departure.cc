@@ -19,7 +19,7 @@ struct Progress {
   std::map<std::string, DepartedJob> jobs;
   bool ordered = false;  // the coordinator has named a version that is not on disk yet
   bool writing = false;
-  std::vector<VersionId> seen;  // differs after each change
+  std::vector<std::optional<VersionId>> seen;  // differs after each change
   std::vector<VersionId> named;
 
   bool reached() const {
@@ -49,8 +49,8 @@ Progress ProgressOf(RankRegistry& ranks, const std::map<std::string, DepartedJob
     }
     progress.writing = progress.writing || own.writing;
     progress.ordered = progress.ordered || own.flush > own.disk;
-    if (own.flush.incarnation.value != 0) progress.named.push_back(own.flush);
-    for (const VersionId version : {own.memory, own.disk, own.shared, own.flush}) {
+    if (own.flush) progress.named.push_back(*own.flush);
+    for (const auto& version : {own.memory, own.disk, own.shared, own.flush}) {
       progress.seen.push_back(version);
     }
   });
@@ -58,20 +58,20 @@ Progress ProgressOf(RankRegistry& ranks, const std::map<std::string, DepartedJob
 }
 }  // namespace
 
-bool Departure::Pause(Clock::TimePoint deadline) {
-  if (parts_.clock.Now() >= deadline || (parts_.interrupted && parts_.interrupted())) return false;
+bool Departure::Pause(Clock::TimePoint deadline, const Interrupted& interrupted) {
+  if (parts_.clock.Now() >= deadline || (interrupted && interrupted())) return false;
   parts_.clock.SleepFor(kPoll);
   return true;
 }
 
-void Departure::AwaitSaves(Clock::TimePoint deadline) {
+void Departure::AwaitSaves(Clock::TimePoint deadline, const Interrupted& interrupted) {
   using Save = std::pair<RankKey, VersionId>;
   const auto saves = [this] {
     std::set<Save> found;
     parts_.ranks.ForEach([&](RankPipeline& rank) {
       const auto owner = rank.segment.owner();
-      const VersionId saving = rank.slots.disk().progress().saving;
-      if (saving.incarnation.value != 0) found.insert({{owner.job, owner.rank}, saving});
+      const auto saving = rank.slots.disk().progress().saving;
+      if (saving) found.insert({{owner.job, owner.rank}, *saving});
     });
     return found;
   };
@@ -80,15 +80,16 @@ void Departure::AwaitSaves(Clock::TimePoint deadline) {
     const std::set<Save> now = saves();
     return std::ranges::any_of(begun, [&](const Save& save) { return now.contains(save); });
   };
-  while (pending() && Pause(deadline)) {
+  while (pending() && Pause(deadline, interrupted)) {
   }
 }
 
-std::map<std::string, DepartedJob> Departure::Run(int64_t grace_ms) {
+std::map<std::string, DepartedJob> Departure::Run(int64_t grace_ms,
+                                                  const Interrupted& interrupted) {
   const Clock::TimePoint begun = parts_.clock.Now();
   const Clock::TimePoint deadline = begun + std::chrono::milliseconds(grace_ms);
   // A trainer that stops in the middle of a copy must leave time to write what it saved before.
-  AwaitSaves(begun + std::chrono::milliseconds(grace_ms / 2));
+  AwaitSaves(begun + std::chrono::milliseconds(grace_ms / 2), interrupted);
   Progress progress = ProgressOf(parts_.ranks, {});
   parts_.link.AnnounceDeparture();
   parts_.ranks.ForEach([](RankPipeline& rank) { rank.slots.disk().StartFlush(); });
@@ -106,14 +107,14 @@ std::map<std::string, DepartedJob> Departure::Run(int64_t grace_ms) {
     }
     const bool settled = parts_.clock.Now() - changed >= kSettle;
     if (progress.reached()) {
-      const bool copies = parts_.copies && parts_.copies();
+      const bool copies = parts_.preparer.OldestCopyMs() > 0;
       if (!parts_.shared_tiers || progress.copied() || (settled && !copies)) break;
     } else if (!parts_.link.IsAttached()) {
       if (!progress.writing) break;
     } else if ((settled && !progress.ordered && !progress.writing) || named.size() > kVersionsMax) {
       break;
     }
-  } while (Pause(deadline));
+  } while (Pause(deadline, interrupted));
   return progress.jobs;
 }
 

@@ -2,22 +2,23 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "agent/pipeline/coordinator_link.h"
 #include "agent/pipeline/rank_registry.h"
+#include "agent/pipeline/shard_preparer.h"
 #include "base/clock.h"
 
 namespace holdfast::agent {
 
 /// What a departure reached for a job.
 struct DepartedJob {
-  VersionId goal;    // newest version in memory when the agent announced its departure; 0-0: none
-  VersionId memory;  // newest committed in memory
-  VersionId disk;    // newest committed on disk
-  VersionId shared;  // newest committed at tier remote
+  std::optional<VersionId> goal;    // newest in memory when the agent announced its departure
+  std::optional<VersionId> memory;  // newest committed in memory
+  std::optional<VersionId> disk;    // newest committed on disk
+  std::optional<VersionId> shared;  // newest committed at tier remote
   bool reached() const { return disk >= goal; }
   bool copied() const { return shared >= disk; }
 };
@@ -32,22 +33,26 @@ struct DepartedJob {
 /// coordinator, only this node's own writes count.
 class Departure {
  public:
+  /// All outlive the departure.
   struct Parts {
     RankRegistry& ranks;
+    ShardPreparer& preparer;  // copies the shards to shared tiers
     CoordinatorLink& link;
     Clock& clock;
-    bool shared_tiers = false;               // the node reaches a shared tier
-    std::function<bool()> copies = {};       // whether the node copies shards there now
-    std::function<bool()> interrupted = {};  // whether the agent must end at once
+    bool shared_tiers = false;  // the node reaches a shared tier
   };
-  explicit Departure(Parts parts) : parts_(std::move(parts)) {}
+  explicit Departure(const Parts& parts) : parts_(parts) {}
 
-  /// Blocks for at most `grace_ms`. Returns what was reached, by job.
-  std::map<std::string, DepartedJob> Run(int64_t grace_ms);
+  /// Blocks for at most `grace_ms`, or until `interrupted` returns true. Returns what was reached,
+  /// by job.
+  std::map<std::string, DepartedJob> Run(int64_t grace_ms,
+                                         const std::function<bool()>& interrupted);
 
  private:
-  void AwaitSaves(Clock::TimePoint deadline);
-  bool Pause(Clock::TimePoint deadline);
+  using Interrupted = std::function<bool()>;
+  void AwaitSaves(Clock::TimePoint deadline, const Interrupted& interrupted);
+  /// Returns false when the time is over or the agent must end.
+  bool Pause(Clock::TimePoint deadline, const Interrupted& interrupted);
 
   const Parts parts_;
 };

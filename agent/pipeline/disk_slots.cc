@@ -79,17 +79,21 @@ DiskSlots::Progress DiskSlots::progress() const {
   progress.writing = !IsFlushed();
   const JobState* job = table_.job();
   for (const SlotTable::Entry& entry : table_.entries) {
-    if (entry.IsSaving()) progress.saving = std::max(progress.saving, entry.version);
+    if (entry.IsSaving()) {
+      progress.saving = std::max(progress.saving, std::optional(entry.version));
+    }
     const bool sealed = entry.phase == SlotTable::Phase::kSealed && !entry.discard &&
                         !table_.Aborted(entry.version) && !table_.IsOfOtherLife(entry);
     const bool current = job != nullptr && entry.version.incarnation == job->incarnation;
-    if (sealed && current) progress.sealed = std::max(progress.sealed, entry.version);
+    if (sealed && current) {
+      progress.sealed = std::max(progress.sealed, std::optional(entry.version));
+    }
   }
   if (job == nullptr) return progress;
-  progress.memory = job->committed[Tier::kMemory].value_or(VersionId{});
-  progress.disk = job->committed[Tier::kDisk].value_or(VersionId{});
-  progress.shared = job->committed[Tier::kRemote].value_or(VersionId{});
-  progress.flush = job->flush.value_or(VersionId{});
+  progress.memory = job->committed[Tier::kMemory];
+  progress.disk = job->committed[Tier::kDisk];
+  progress.shared = job->committed[Tier::kRemote];
+  progress.flush = job->flush;
   return progress;
 }
 

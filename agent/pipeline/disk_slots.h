@@ -29,14 +29,14 @@ class DiskSlots {
   /// Ends the persister's use of the slot. `given_up`: the save or the version was given up, and
   /// nothing was written.
   void FinishDisk(const SaveJob& job, bool given_up);
-  /// What a departure of the agent waits for. A version of incarnation 0: none.
+  /// What a departure of the agent waits for.
   struct Progress {
-    VersionId saving;      // newest that a trainer copies, or that is not sealed yet
-    VersionId sealed;      // newest in memory of the job's current incarnation
-    VersionId memory;      // newest committed in memory
-    VersionId disk;        // newest committed on disk
-    VersionId shared;      // newest committed at tier remote
-    VersionId flush;       // all ranks write it
+    std::optional<VersionId> saving;  // newest that a trainer copies, or that is not sealed yet
+    std::optional<VersionId> sealed;  // newest in memory of the job's current incarnation
+    std::optional<VersionId> memory;  // newest committed in memory
+    std::optional<VersionId> disk;    // newest committed on disk
+    std::optional<VersionId> shared;  // newest committed at tier remote
+    std::optional<VersionId> flush;   // all ranks write it
     bool writing = false;  // the version that a flush writes is being written, or is next
   };
   Progress progress() const;

@@ -31,13 +31,13 @@ void JoinService::Refuse(Session& session, const Status& status) {
 /// Refuses sizes that can never fit. RankMemory handles an arena that is full at the moment.
 Status JoinService::CheckFits(const HelloMessage& hello, const std::string& job) const {
   const uint64_t need = SegmentBytesOf(hello);
-  if (need <= options_.arena_bytes) return Status::Ok();
+  if (need <= parts_.arena_bytes) return Status::Ok();
   return ResourceExhaustedError(
       fmt::format("rank {} of {} needs {} slots of {} = {}, but the arena of node {} has {} in "
                   "all: raise [arena] bytes in the agent's configuration, or save less or with "
                   "fewer slots",
                   hello.rank, job, hello.slots, FormatBytes(hello.slot_bytes), FormatBytes(need),
-                  options_.node, FormatBytes(options_.arena_bytes)));
+                  parts_.node, FormatBytes(parts_.arena_bytes)));
 }
 
 Status JoinService::Check(Session& session, const HelloMessage& hello) const {
@@ -46,7 +46,7 @@ Status JoinService::Check(Session& session, const HelloMessage& hello) const {
         "the agent of node {} runs in another PID namespace and cannot see this "
         "process: run the agent in the host's PID namespace (Kubernetes: hostPID: true; "
         "Docker and Podman: --pid=host), or run both in one container",
-        options_.node));
+        parts_.node));
   }
   HOLDFAST_ASSIGN_OR_RETURN(const Introduced introduced, CheckHello(hello));
   HOLDFAST_RETURN_IF_ERROR(CheckFits(hello, introduced.job));
@@ -60,7 +60,7 @@ Status JoinService::Check(Session& session, const HelloMessage& hello) const {
 }
 
 Status JoinService::Claim(Session& session) {
-  if (const RankLease rank = ranks_.Find(session.job, session.rank)) {
+  if (const RankLease rank = parts_.ranks.Find(session.job, session.rank)) {
     const uid_t owner = rank->segment.owner().uid;
     if (owner != session.peer().uid) {
       return Status(ErrorCode::kPermissionDenied,
@@ -72,11 +72,12 @@ Status JoinService::Claim(Session& session) {
     return FailedPreconditionError(
         fmt::format("rank {} of {} is still run by process {} on node {}: wait until it has ended, "
                     "or end it",
-                    session.rank.value, session.job, pid, options_.node));
+                    session.rank.value, session.job, pid, parts_.node));
   };
   const RankKey key{session.job, session.rank};
-  if (const auto pid = processes_.OtherProcessOf(key, session.peer().pid)) return refuse(*pid);
-  for (const auto& [id, other] : sessions_.all()) {
+  if (const auto pid = parts_.processes.OtherProcessOf(key, session.peer().pid))
+    return refuse(*pid);
+  for (const auto& [id, other] : parts_.sessions.all()) {
     if (other.get() == &session || other->state == Session::State::kClosing) continue;
     if (other->job != session.job || other->rank != session.rank) continue;
     if (other->peer().pid != session.peer().pid && !ProcessGone(other->pid_fd())) {
@@ -93,15 +94,15 @@ void JoinService::Hello(Session& session, const HelloMessage& hello) {
   if (status.ok()) status = Claim(session);
   if (!status.ok()) return Refuse(session, status);
   session.state = Session::State::kJoining;
-  session.joins_since = clock_.Now();
+  session.joins_since = parts_.clock.Now();
   session.next_progress = session.joins_since + kProgressInterval;
   JoinRequest request = RequestOf(session);
-  if (!processes_.HasRecordOf({session.job, session.rank})) {
+  if (!parts_.processes.HasRecordOf({session.job, session.rank})) {
     // An agent that lost its run_dir has no record of trainers and relies on the Hello.
     if (hello.JoinedBefore() != 0) request.joined_before = Incarnation{hello.JoinedBefore()};
   }
-  link_.Join(request, [this, id = session.id()](const Result<Incarnation>& incarnation) {
-    loop_.Post([this, id, incarnation] { OnJoined(id, incarnation); });
+  parts_.link.Join(request, [this, id = session.id()](const Result<Incarnation>& incarnation) {
+    parts_.loop.Post([this, id, incarnation] { OnJoined(id, incarnation); });
   });
 }
 
@@ -110,16 +111,15 @@ JoinRequest JoinService::RequestOf(const Session& session) const {
                       session.world, session.peer().uid, RoundUp(session.slot_bytes, kSegmentAlign),
                       std::nullopt};
   // The process may have joined before: its connection was lost, or it opened another client.
-  const Incarnation before =
+  request.joined_before =
       session.incarnation.value != 0
           ? session.incarnation
-          : processes_.JoinedBefore({session.job, session.rank}, session.peer().pid);
-  if (before.value != 0) request.joined_before = before;
+          : parts_.processes.JoinedBefore({session.job, session.rank}, session.peer().pid);
   return request;
 }
 
 void JoinService::OnJoined(uint64_t session_id, const Result<Incarnation>& incarnation) {
-  Session* session = sessions_.Find(session_id);
+  Session* session = parts_.sessions.Find(session_id);
   if (session == nullptr || session->state != Session::State::kJoining) return;
   const std::pair<std::string, std::string> run{session->job, session->run_id};
   if (incarnation) {
@@ -134,16 +134,16 @@ void JoinService::OnJoined(uint64_t session_id, const Result<Incarnation>& incar
     return Refuse(*session, incarnation.error());
   }
   const SegmentOwner owner{session->job, session->rank, session->peer().uid};
-  const bool posted = workers_.Post([this, id = session_id, owner, slots = session->slots,
-                                     bytes = session->slot_bytes, world = session->world] {
-    const Result<RankLease> rank = memory_.Reserve(owner, slots, bytes, world);
-    loop_.Post([this, id, rank] { OnReserved(id, rank); });
+  const bool posted = parts_.workers.Post([this, id = session_id, owner, slots = session->slots,
+                                           bytes = session->slot_bytes, world = session->world] {
+    const Result<RankLease> rank = parts_.memory.Reserve(owner, slots, bytes, world);
+    parts_.loop.Post([this, id, rank] { OnReserved(id, rank); });
   });
   if (!posted) Refuse(*session, UnavailableError("the agent is overloaded or stopping; try again"));
 }
 
 void JoinService::SendProgress(Session& session) {
-  const Clock::TimePoint now = clock_.Now();
+  const Clock::TimePoint now = parts_.clock.Now();
   if (now < session.next_progress) return;
   session.next_progress = now + kProgressInterval;
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(now - session.joins_since);
@@ -151,12 +151,12 @@ void JoinService::SendProgress(Session& session) {
       NoticeKind::kReserving, {session.incarnation, Step{}}, Tier::kMemory,
       UnavailableError(fmt::format(
           "the agent of node {} is reserving {} of memory for rank {} of {}: {} s so far",
-          options_.node, FormatBytes(session.slots * RoundUp(session.slot_bytes, kSlotAlign)),
+          parts_.node, FormatBytes(session.slots * RoundUp(session.slot_bytes, kSlotAlign)),
           session.rank.value, session.job, seconds.count())));
 }
 
 void JoinService::OnReserved(uint64_t session_id, const Result<RankLease>& rank) {
-  Session* session = sessions_.Find(session_id);
+  Session* session = parts_.sessions.Find(session_id);
   if (session == nullptr || session->state != Session::State::kJoining) return;
   if (!rank) return Refuse(*session, rank.error());
   if (ProcessGone(session->pid_fd())) {
@@ -169,13 +169,14 @@ void JoinService::OnReserved(uint64_t session_id, const Result<RankLease>& rank)
   }
   const pid_t pid = session->peer().pid;
   session->pipeline = *rank;
-  processes_.OnJoined({session->job, session->rank}, pid, std::move(*pid_fd), session->incarnation);
+  parts_.processes.OnJoined({session->job, session->rank}, pid, std::move(*pid_fd),
+                            session->incarnation);
   session->state = Session::State::kReady;
   SegmentControl& control = session->pipeline->segment.control();
   // Clear the state of an earlier trainer. The client publishes its state after the Welcome.
   for (PhaseHint& phase : control.phases) phase.open.store(0);
   ForgetWriter(control.collectives);
-  watched_.Join(
+  parts_.watched.Join(
       {session->job, session->rank, session->world, session->incarnation, NameProcess(pid)},
       std::move(*watched_fd), control);
   session->pipeline->connected.store(true);
@@ -191,7 +192,7 @@ void JoinService::Welcome(Session& session) {
   welcome.control_bytes = kControlBytes;
   welcome.slot_bytes = memory.slot_bytes();
   welcome.segment_id = memory.id();
-  PutText(welcome.node, options_.node);
+  PutText(welcome.node, parts_.node);
   welcome.features = kOpensVersions;
   const int fd = memory.fd();
   session.SendMessage(welcome, std::span(&fd, 1));
@@ -203,10 +204,10 @@ void JoinService::Welcome(Session& session) {
 }
 
 void JoinService::RepeatJoins(const std::string& job, Incarnation incarnation) {
-  for (const auto& [id, session] : sessions_.all()) {
+  for (const auto& [id, session] : parts_.sessions.all()) {
     const bool runs = session->state == Session::State::kReady && session->job == job &&
                       session->incarnation == incarnation;
-    if (runs) link_.Join(RequestOf(*session), [](const Result<Incarnation>&) {});
+    if (runs) parts_.link.Join(RequestOf(*session), [](const Result<Incarnation>&) {});
   }
 }
 

@@ -27,9 +27,19 @@ class SessionControl {
   virtual void OnReady(Session& session) = 0;
 };
 
-struct JoinOptions {
+/// What JoinService uses. All references outlive it.
+struct JoinParts {
   std::string node;          // this node's name
   uint64_t arena_bytes = 0;  // the complete memory of the arena
+  CoordinatorLink& link;
+  Clock& clock;
+  LoopQueue& loop;
+  SessionTable& sessions;
+  RankRegistry& ranks;
+  RankMemory& memory;
+  WatchedRanks& watched;
+  Executor& workers;
+  TrainerProcesses& processes;
 };
 
 /// Joins trainers: checks a Hello, has the coordinator assign the incarnation, reserves the rank's
@@ -37,20 +47,7 @@ struct JoinOptions {
 /// workers.
 class JoinService {
  public:
-  /// The references outlive the object.
-  JoinService(JoinOptions options, CoordinatorLink& link, Clock& clock, LoopQueue& loop,
-              SessionTable& sessions, RankRegistry& ranks, RankMemory& memory,
-              WatchedRanks& watched, Executor& workers, TrainerProcesses& processes)
-      : options_(std::move(options)),
-        link_(link),
-        clock_(clock),
-        loop_(loop),
-        sessions_(sessions),
-        ranks_(ranks),
-        memory_(memory),
-        watched_(watched),
-        workers_(workers),
-        processes_(processes) {}
+  explicit JoinService(JoinParts parts) : parts_(std::move(parts)) {}
 
   /// Sets the server of the sessions, which outlives the object. Call it once, before Hello().
   void SetControl(SessionControl& control) { control_ = &control; }
@@ -79,16 +76,7 @@ class JoinService {
   void OnReserved(uint64_t session_id, const Result<RankLease>& rank);
   void Welcome(Session& session);
 
-  const JoinOptions options_;
-  CoordinatorLink& link_;
-  Clock& clock_;
-  LoopQueue& loop_;
-  SessionTable& sessions_;
-  RankRegistry& ranks_;
-  RankMemory& memory_;
-  WatchedRanks& watched_;
-  Executor& workers_;
-  TrainerProcesses& processes_;
+  const JoinParts parts_;
   SessionControl* control_ = nullptr;
   /// The last join of a run that the coordinator accepted, and the user of its process.
   struct Joined {

@@ -12,8 +12,7 @@
 namespace holdfast::agent {
 
 /// The replicas that this node reaches without other nodes: in memory, retained segments included,
-/// on its disks, and at shared tiers.
-/// Thread-safe; has no mutex.
+/// on its disks, and at shared tiers. Thread-safe; has no mutex.
 class LocalShards {
  public:
   /// The arguments outlive the object and its sources.

@@ -16,19 +16,10 @@ constexpr size_t kParkedMax = 4096;
 constexpr uint32_t kRepairs = 2;
 }  // namespace
 
-ShardPreparer::ShardPreparer(const RestoreTools& tools, int64_t wait_ms, LoopQueue& loop,
-                             RankRegistry& ranks, RankMemory& memory, ParityService& parity,
-                             const JobTable& jobs, SessionTable& sessions, uint32_t copies_at_once)
-    : tools_(tools),
-      wait_ms_(wait_ms),
-      loop_(loop),
-      ranks_(ranks),
-      memory_(memory),
-      parity_(parity),
-      jobs_(jobs),
-      sessions_(sessions),
-      repairs_(kRepairs, tools.clock),
-      copies_(copies_at_once, tools.clock) {}
+ShardPreparer::ShardPreparer(const PreparerParts& parts)
+    : parts_(parts),
+      repairs_(kRepairs, parts.tools.clock),
+      copies_(parts.copies_at_once, parts.tools.clock) {}
 
 void ShardPreparer::Apply(PrepareShard prepare) {
   const ShardKey key = prepare.identity.key();
@@ -38,16 +29,17 @@ void ShardPreparer::Apply(PrepareShard prepare) {
   }
   // A shard can go to a tier that is stored without memory on this node.
   if (!IsStored(prepare.into) && IsParity(key.rank)) return StartParity(std::move(prepare));
-  RankLease rank = ranks_.Find(key.job, key.rank);
+  RankLease rank = parts_.ranks.Find(key.job, key.rank);
   if (rank || IsStored(prepare.into)) return Start(std::move(prepare), std::move(rank));
   if (parked_.size() >= kParkedMax) parked_.erase(parked_.begin());
-  parked_.push_back({std::move(prepare), tools_.clock.Now() + std::chrono::milliseconds(wait_ms_)});
+  parked_.push_back(
+      {std::move(prepare), parts_.tools.clock.Now() + std::chrono::milliseconds(parts_.wait_ms)});
 }
 
 void ShardPreparer::Start(PrepareShard prepare, RankLease rank) {
   const ShardKey key = prepare.identity.key();
   const Tier into = prepare.into;
-  const JobState* job = jobs_.Find(key.job);
+  const JobState* job = parts_.jobs.Find(key.job);
   // Peers refuse older incarnations, so that a missing job state does no harm.
   const Incarnation version = prepare.identity.version.incarnation;
   PrepareTask task{std::move(prepare), job == nullptr ? version : job->incarnation};
@@ -58,10 +50,10 @@ void ShardPreparer::Start(PrepareShard prepare, RankLease rank) {
   if (waiting.size() > 1) return;
   // Restores to disk take long and are not urgent: they must not delay restores to memory.
   const bool shared = IsShared(into) || IsShared(task.tier);
-  Executor& executor = shared ? copies_ : into == Tier::kDisk ? repairs_ : tools_.workers;
+  Executor& executor = shared ? copies_ : into == Tier::kDisk ? repairs_ : parts_.tools.workers;
   const bool posted = executor.Post([this, task = std::move(task), rank = std::move(rank)] {
     const Status status = Run(task, rank.get());
-    loop_.Post(
+    parts_.loop.Post(
         [this, key = task.identity.key(), into = task.into, status] { Finish(key, into, status); });
   });
   if (!posted) Finish(key, into, UnavailableError("the agent is overloaded or stopping"));
@@ -71,39 +63,39 @@ void ShardPreparer::StartParity(PrepareShard prepare) {
   const ShardKey key = prepare.identity.key();
   const Tier into = prepare.into;
   const auto refuse = [&](const Status& why) {
-    tools_.link.Report(Prepared{prepare.request, why});
+    parts_.tools.link.Report(Prepared{prepare.request, why});
   };
   const auto position =
-      prepare.group ? prepare.group->PositionOf(tools_.node()) : std::optional<uint32_t>();
+      prepare.group ? prepare.group->PositionOf(parts_.tools.node()) : std::optional<uint32_t>();
   if (!position) {
     return refuse(InvalidArgumentError(
-        fmt::format("the directive names no parity group with node {}", tools_.node())));
+        fmt::format("the directive names no parity group with node {}", parts_.tools.node())));
   }
   const auto image = ParityImage::Make(*prepare.group, *position, prepare.identity);
   if (!image) return refuse(image.error());
-  const JobState* known = jobs_.Find(key.job);
+  const JobState* known = parts_.jobs.Find(key.job);
   const Incarnation current = known == nullptr ? Incarnation{} : known->incarnation;
   running_[{key, into}].push_back(prepare);
   auto task = [this, prepare = PrepareTask{std::move(prepare), current},
                bytes = image->image_bytes()] {
     const ShardKey shard = prepare.identity.key();
-    auto rank = memory_.ReserveParity(shard.job, shard.rank, bytes);
+    auto rank = parts_.memory.ReserveParity(shard.job, shard.rank, bytes);
     Status status = rank ? Status::Ok() : rank.error();
     if (status.ok()) status = Run(prepare, rank->get());
-    loop_.Post([this, shard, into = prepare.into, status] { Finish(shard, into, status); });
+    parts_.loop.Post([this, shard, into = prepare.into, status] { Finish(shard, into, status); });
   };
   // The job's parity keeper runs the task between two versions, since both need the free slot.
-  if (parity_.Post(key.job, task) || tools_.workers.Post(task)) return;
+  if (parts_.parity.Post(key.job, task) || parts_.tools.workers.Post(task)) return;
   Finish(key, into, UnavailableError("the agent is overloaded or stopping"));
 }
 
 Status ShardPreparer::Run(const PrepareTask& prepare, RankPipeline* rank) {
   if (IsShared(prepare.into)) {
-    return CopyToTier(tools_, prepare, [this] { return copies_.stopping(); });
+    return CopyToTier(parts_.tools, prepare, [this] { return copies_.stopping(); });
   }
   RankSlots* slots = rank == nullptr ? nullptr : &rank->slots;
-  return prepare.into == Tier::kDisk ? BringToDisk(tools_, slots, prepare)
-                                     : BringIntoMemory(tools_, *slots, prepare);
+  return prepare.into == Tier::kDisk ? BringToDisk(parts_.tools, slots, prepare)
+                                     : BringIntoMemory(parts_.tools, *slots, prepare);
 }
 
 void ShardPreparer::Finish(const ShardKey& key, Tier into, const Status& status) {
@@ -118,10 +110,10 @@ void ShardPreparer::Finish(const ShardKey& key, Tier into, const Status& status)
     if (i > 0 && !status.ok()) {
       Apply(std::move(prepares[i]));
     } else if (prepares[i].request != 0) {
-      tools_.link.Report(Prepared{prepares[i].request, status});
+      parts_.tools.link.Report(Prepared{prepares[i].request, status});
     }
   }
-  if (Session* session = sessions_.FindReady(key.job, key.rank)) {
+  if (Session* session = parts_.sessions.FindReady(key.job, key.rank)) {
     if (status.ok() && into == Tier::kMemory) session->restores.prepared = key.version;
     session->retry_due = true;
   }
@@ -141,7 +133,7 @@ void ShardPreparer::StartParked(const std::string& job, Rank rank, const RankLea
 }
 
 void ShardPreparer::ExpireParked() {
-  const Clock::TimePoint now = tools_.clock.Now();
+  const Clock::TimePoint now = parts_.tools.clock.Now();
   std::vector<Parked> parked;
   parked.swap(parked_);
   for (Parked& one : parked) {
@@ -151,10 +143,10 @@ void ShardPreparer::ExpireParked() {
     }
     // The coordinator waits for the outcome of each request.
     const ShardIdentity& identity = one.prepare.identity;
-    tools_.link.Report(
-        Prepared{one.prepare.request,
-                 UnavailableError(fmt::format("rank {} of {} has not connected to node {}",
-                                              identity.rank.value, identity.job, tools_.node()))});
+    parts_.tools.link.Report(Prepared{
+        one.prepare.request,
+        UnavailableError(fmt::format("rank {} of {} has not connected to node {}",
+                                     identity.rank.value, identity.job, parts_.tools.node()))});
   }
 }
 

@@ -15,15 +15,25 @@
 
 namespace holdfast::agent {
 
+/// What ShardPreparer uses. All references outlive it.
+struct PreparerParts {
+  const RestoreTools& tools;
+  int64_t wait_ms = 0;          // how long a parked directive waits for its rank
+  uint32_t copies_at_once = 1;  // shards that are copied to shared tiers at the same time
+  LoopQueue& loop;
+  RankRegistry& ranks;
+  RankMemory& memory;
+  ParityService& parity;
+  const JobTable& jobs;
+  SessionTable& sessions;
+};
+
 /// Executes the coordinator's PrepareShard directives: brings shards into memory or onto the disks
 /// of this node. A directive for a rank that has not connected yet is parked. Only the node's loop
 /// thread uses it; the restores themselves run on workers and on the threads of parity keepers.
 class ShardPreparer {
  public:
-  /// The references outlive the object. A parked directive waits `wait_ms` for its rank.
-  ShardPreparer(const RestoreTools& tools, int64_t wait_ms, LoopQueue& loop, RankRegistry& ranks,
-                RankMemory& memory, ParityService& parity, const JobTable& jobs,
-                SessionTable& sessions, uint32_t copies_at_once = 1);
+  explicit ShardPreparer(const PreparerParts& parts);
 
   /// Executes a directive and reports its outcome.
   void Apply(PrepareShard prepare);
@@ -60,14 +70,7 @@ class ShardPreparer {
   Status Run(const PrepareTask& prepare, RankPipeline* rank);
   void Finish(const ShardKey& key, Tier into, const Status& status);
 
-  const RestoreTools& tools_;
-  const int64_t wait_ms_;
-  LoopQueue& loop_;
-  RankRegistry& ranks_;
-  RankMemory& memory_;
-  ParityService& parity_;
-  const JobTable& jobs_;
-  SessionTable& sessions_;
+  const PreparerParts parts_;
   /// Shards that are being brought to a tier: the directive that is carried out, and those that
   /// wait.
   std::map<std::pair<ShardKey, Tier>, std::vector<PrepareShard>> running_;

@@ -58,7 +58,7 @@ std::optional<pid_t> TrainerProcesses::OtherProcessOf(const RankKey& rank, pid_t
   return process->second.pid;
 }
 
-Incarnation TrainerProcesses::JoinedBefore(const RankKey& rank, pid_t pid) const {
+std::optional<Incarnation> TrainerProcesses::JoinedBefore(const RankKey& rank, pid_t pid) const {
   const uint64_t start_ticks = table_.StartTicksOf(pid);
   for (const auto* known : {&processes_, &departed_}) {
     auto found = known->find(rank);
@@ -66,7 +66,7 @@ Incarnation TrainerProcesses::JoinedBefore(const RankKey& rank, pid_t pid) const
     const Process& process = found->second;
     if (process.pid == pid && process.start_ticks == start_ticks) return process.incarnation;
   }
-  return Incarnation{};
+  return std::nullopt;
 }
 
 void TrainerProcesses::Sweep() {
@@ -75,7 +75,7 @@ void TrainerProcesses::Sweep() {
 }
 
 void TrainerProcesses::ForgetIncarnations() {
-  for (auto& [rank, process] : processes_) process.incarnation = Incarnation{};
+  for (auto& [rank, process] : processes_) process.incarnation.reset();
   departed_.clear();
   Store();
 }

@@ -37,8 +37,8 @@ class TrainerProcesses {
   }
   /// Returns whether the rank's process runs and has sent no Goodbye.
   bool IsRunning(const RankKey& rank) const { return processes_.contains(rank); }
-  /// Returns the incarnation that this process joined before as the rank; 0: none.
-  Incarnation JoinedBefore(const RankKey& rank, pid_t pid) const;
+  /// Returns the incarnation that this process joined before as the rank.
+  std::optional<Incarnation> JoinedBefore(const RankKey& rank, pid_t pid) const;
   /// The ranks whose latest trainer sent a Goodbye, with its incarnation.
   const std::map<RankKey, Incarnation>& goodbyes() const { return goodbyes_; }
 
@@ -52,9 +52,9 @@ class TrainerProcesses {
  private:
   struct Process {
     pid_t pid = 0;
-    uint64_t start_ticks = 0;  // distinguishes processes of the same PID
-    Incarnation incarnation;   // the one it joined
-    UniqueFd pid_fd;           // not set after a Goodbye
+    uint64_t start_ticks = 0;                // distinguishes processes of the same PID
+    std::optional<Incarnation> incarnation;  // the one it joined, if known
+    UniqueFd pid_fd;                         // not set after a Goodbye
   };
 
   void Store() const;

@@ -16,7 +16,7 @@ Status WriteTrainers(const std::string& path, const std::vector<TrainerRecord>& 
     std::ofstream file(temporary, std::ios::trunc);
     for (const TrainerRecord& record : records) {
       file << record.job << ' ' << record.rank.value << ' ' << record.pid << ' '
-           << record.start_ticks << ' ' << record.incarnation.value << '\n';
+           << record.start_ticks << ' ' << record.incarnation.value_or(Incarnation{}).value << '\n';
     }
     file.flush();
     if (!file) return ErrnoStatus(errno, "write " + temporary);
@@ -33,7 +33,9 @@ std::vector<TrainerRecord> ReadTrainers(const std::string& path) {
     TrainerRecord record;
     std::istringstream fields(line);
     if (!(fields >> record.job >> record.rank.value >> record.pid >> record.start_ticks)) continue;
-    if (!(fields >> record.incarnation.value)) record.incarnation = {};  // by an older agent
+    // 0 stands for none. An older agent wrote no incarnation.
+    Incarnation incarnation;
+    if (fields >> incarnation.value && incarnation.value != 0) record.incarnation = incarnation;
     if (!ValidateName("job", record.job).ok() || record.pid <= 0) continue;
     records.push_back(record);
   }

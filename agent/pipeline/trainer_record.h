@@ -3,6 +3,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,8 +20,8 @@ struct TrainerRecord {
   std::string job;
   Rank rank;
   pid_t pid = 0;
-  uint64_t start_ticks = 0;      // distinguishes the process from a later one with the same PID
-  Incarnation incarnation = {};  // the one it joined
+  uint64_t start_ticks = 0;  // distinguishes the process from a later one with the same PID
+  std::optional<Incarnation> incarnation = {};  // the one it joined, if known
   bool operator==(const TrainerRecord&) const = default;
 };
 

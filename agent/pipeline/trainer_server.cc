@@ -37,34 +37,14 @@ bool IsTrusted(uid_t uid) { return uid == 0 || uid == ::geteuid(); }
 
 }  // namespace
 
-TrainerServer::TrainerServer(int64_t hello_timeout_ms, const SessionLimits& limits,
-                             const TrainerServices& services, CoordinatorLink& link, Clock& clock,
-                             LoopQueue& loop, SessionTable& sessions, RankRegistry& ranks,
-                             const JobTable& jobs, WatchedRanks& watched,
-                             TrainerProcesses& processes, ProcessTable& table)
-    : hello_timeout_ms_(hello_timeout_ms),
-      limits_(limits),
-      services_(services),
-      link_(link),
-      clock_(clock),
-      loop_(loop),
-      sessions_(sessions),
-      ranks_(ranks),
-      jobs_(jobs),
-      watched_(watched),
-      processes_(processes),
-      table_(table) {
-  services_.joins.SetControl(*this);
-}
-
 void TrainerServer::Poll(int timeout_ms) {
   std::vector<pollfd> polled;
   std::vector<uint64_t> ids;
-  polled.push_back({loop_.fd(), POLLIN, 0});
+  polled.push_back({parts_.loop.fd(), POLLIN, 0});
   // Connections beyond the limits are accepted and closed: if they waited, those of other users
   // would wait behind them.
   polled.push_back({listener_.get(), POLLIN, 0});
-  for (const auto& [id, session] : sessions_.all()) {
+  for (const auto& [id, session] : parts_.sessions.all()) {
     // The loop does not read packets of a trainer that is joining. It only detects the trainer's
     // end.
     const bool reads = session->state != Session::State::kJoining;
@@ -74,14 +54,14 @@ void TrainerServer::Poll(int timeout_ms) {
     polled.push_back({session->pid_fd(), POLLIN, 0});
   }
   holdfast::Poll(polled, timeout_ms);
-  loop_.Run();
+  parts_.loop.Run();
   if (polled[1].revents != 0) Accept();
   for (size_t i = 0; i < ids.size(); ++i) {
-    Session* session = sessions_.Find(ids[i]);
+    Session* session = parts_.sessions.Find(ids[i]);
     if (session == nullptr || session->state == Session::State::kClosing) continue;
     Serve(*session, polled[2 + 2 * i].revents, (polled[3 + 2 * i].revents & POLLIN) != 0);
   }
-  for (const auto& [id, session] : sessions_.all()) {
+  for (const auto& [id, session] : parts_.sessions.all()) {
     if (session->retry_due) Retry(*session);
   }
   SweepClosed();
@@ -109,18 +89,18 @@ void TrainerServer::Accept() {
     }
     if (!accepted->has_value()) return;
     UniqueFd socket = std::move(**accepted);
-    auto peer = table_.PeerOf(socket.get());
+    auto peer = parts_.table.PeerOf(socket.get());
     if (!peer) continue;
     if (!KeepsPace(peer->uid)) continue;  // closes the connection
     DropSilent(peer->uid);
     if (!Admits(peer->uid)) continue;
-    auto pid_fd = table_.PidFdOfPeer(socket.get());
+    auto pid_fd = parts_.table.PidFdOfPeer(socket.get());
     // A process that the agent cannot see is refused after its Hello: it can be neither identified
     // nor observed.
     const bool visible = peer->pid > 0;
     if (!pid_fd && visible) continue;  // the process has ended already
-    sessions_.Add(std::move(socket), pid_fd ? std::move(*pid_fd) : UniqueFd(), *peer,
-                  clock_.Now() + std::chrono::milliseconds(hello_timeout_ms_));
+    parts_.sessions.Add(std::move(socket), pid_fd ? std::move(*pid_fd) : UniqueFd(), *peer,
+                        parts_.clock.Now() + std::chrono::milliseconds(parts_.hello_timeout_ms));
   }
 }
 
@@ -129,36 +109,37 @@ void TrainerServer::Accept() {
 void TrainerServer::DropSilent(uid_t uid) {
   size_t silent = 0;
   Session* oldest = nullptr;
-  for (const auto& [id, session] : sessions_.all()) {
+  for (const auto& [id, session] : parts_.sessions.all()) {
     if (session->state != Session::State::kHello || session->peer().uid != uid) continue;
     if (oldest == nullptr) oldest = session.get();
     ++silent;
   }
-  if (silent < limits_.silent_per_user) return;
+  if (silent < parts_.limits.silent_per_user) return;
   ReadPackets(*oldest);  // many ranks start at once: its Hello may be waiting to be read
   if (oldest->state != Session::State::kHello) return;
   Log(LogLevel::kDebug, "IdleConnectionDropped", {Kv("uid", uid), Kv("pid", oldest->peer().pid)});
   EndSession(*oldest, fmt::format("its user has more than {} connections without a Hello",
-                                  limits_.silent_per_user));
-  sessions_.Erase(oldest->id());
+                                  parts_.limits.silent_per_user));
+  parts_.sessions.Erase(oldest->id());
 }
 
 bool TrainerServer::KeepsPace(uid_t uid) {
   if (IsTrusted(uid)) return true;
   if (paces_.size() >= kPacesMax) paces_.clear();
   Pace& pace = paces_[uid];
-  const Clock::TimePoint now = clock_.Now();
+  const Clock::TimePoint now = parts_.clock.Now();
   if (now - pace.since >= kPaceTime) pace = {now, 0};
-  return ++pace.begun <= limits_.new_per_second;
+  return ++pace.begun <= parts_.limits.new_per_second;
 }
 
 bool TrainerServer::Admits(uid_t uid) {
   const bool trusted = IsTrusted(uid);
-  if (sessions_.all().size() >= limits_.all - (trusted ? 0 : limits_.reserved)) return false;
+  if (parts_.sessions.all().size() >= parts_.limits.all - (trusted ? 0 : parts_.limits.reserved))
+    return false;
   if (trusted) return true;
   const auto own = std::ranges::count_if(
-      sessions_.all(), [uid](const auto& entry) { return entry.second->peer().uid == uid; });
-  if (static_cast<size_t>(own) < limits_.per_user) return true;
+      parts_.sessions.all(), [uid](const auto& entry) { return entry.second->peer().uid == uid; });
+  if (static_cast<size_t>(own) < parts_.limits.per_user) return true;
   Log(LogLevel::kDebug, "ConnectionRefused", {Kv("uid", uid), Kv("connections", own)});
   return false;
 }
@@ -173,7 +154,7 @@ void TrainerServer::ReadPackets(Session& session) {
     if (!packet) {
       if (packet.error().code() == ErrorCode::kDeadlineExceeded) return;
       if (packet.error().code() == ErrorCode::kInvalidArgument) {
-        return services_.joins.Refuse(session, packet.error());
+        return parts_.joins.Refuse(session, packet.error());
       }
       return EndSession(session, packet.error().message());
     }
@@ -184,11 +165,11 @@ void TrainerServer::ReadPackets(Session& session) {
 
 void TrainerServer::Handle(Session& session, std::span<const std::byte> packet) {
   auto header = CheckPacket(packet);
-  if (!header) return services_.joins.Refuse(session, header.error());
+  if (!header) return parts_.joins.Refuse(session, header.error());
   // Handlers rely on the identity that the Hello establishes.
   const bool is_hello = header->type == MessageType::kHello;
   if (is_hello != (session.state == Session::State::kHello)) {
-    return services_.joins.Refuse(
+    return parts_.joins.Refuse(
         session, InvalidArgumentError(fmt::format(
                      "{} is out of order: the first packet, and no other, must be Hello",
                      NameOf(header->type))));
@@ -200,24 +181,24 @@ void TrainerServer::Dispatch(Session& session, MessageType type,
                              std::span<const std::byte> packet) {
   switch (type) {
     case MessageType::kHello:
-      return services_.joins.Hello(session, Decode<HelloMessage>(packet));
+      return parts_.joins.Hello(session, Decode<HelloMessage>(packet));
     case MessageType::kBeginSave:
-      return services_.saves.Begin(session, Decode<BeginSaveMessage>(packet));
+      return parts_.saves.Begin(session, Decode<BeginSaveMessage>(packet));
     case MessageType::kEndSave:
     case MessageType::kAbandonSave:
-      return services_.saves.End(session, Decode<EndSaveMessage>(packet));
+      return parts_.saves.End(session, Decode<EndSaveMessage>(packet));
     case MessageType::kFindRestore:
     case MessageType::kOpenReader:
     case MessageType::kOpenVersion:
-      return services_.restores.Find(session, Decode<FindRestoreMessage>(packet));
+      return parts_.restores.Find(session, Decode<FindRestoreMessage>(packet));
     case MessageType::kEndRestore:
-      return services_.restores.End(session, Decode<EndSaveMessage>(packet));
+      return parts_.restores.End(session, Decode<EndSaveMessage>(packet));
     case MessageType::kReadRange:
-      return services_.readers.Read(session, Decode<ReadRangeMessage>(packet));
+      return parts_.readers.Read(session, Decode<ReadRangeMessage>(packet));
     case MessageType::kReadIndex:
-      return services_.readers.ReadIndex(session, Decode<CloseReaderMessage>(packet));
+      return parts_.readers.ReadIndex(session, Decode<CloseReaderMessage>(packet));
     case MessageType::kCloseReader:
-      return services_.readers.Close(session, Decode<CloseReaderMessage>(packet).reader);
+      return parts_.readers.Close(session, Decode<CloseReaderMessage>(packet).reader);
     case MessageType::kWantTier:
       return HandleWantTier(session, Decode<EndSaveMessage>(packet));
     case MessageType::kGoodbye:
@@ -226,7 +207,7 @@ void TrainerServer::Dispatch(Session& session, MessageType type,
     case MessageType::kWelcome:
     case MessageType::kReply:
     case MessageType::kNotice:
-      return services_.joins.Refuse(
+      return parts_.joins.Refuse(
           session, InvalidArgumentError(fmt::format("only the agent sends {}", NameOf(type))));
   }
 }
@@ -235,22 +216,22 @@ void TrainerServer::Dispatch(Session& session, MessageType type,
 /// version brought there, even if it would be superseded otherwise.
 void TrainerServer::HandleWantTier(Session& session, const EndSaveMessage& message) {
   if (!IsTierNumber(message.slot)) {
-    return services_.joins.Refuse(
+    return parts_.joins.Refuse(
         session, InvalidArgumentError(fmt::format("tier {} does not exist", message.slot)));
   }
-  link_.Report(TierWanted{
+  parts_.link.Report(TierWanted{
       session.job, {session.incarnation, Step{message.step}}, static_cast<Tier>(message.slot)});
 }
 
 void TrainerServer::OnReady(Session& session) {
-  if (const JobState* job = jobs_.Find(session.job)) {
+  if (const JobState* job = parts_.jobs.Find(session.job)) {
     NotifyCommitted(session, JobState{}, *job);
   }
-  services_.preparer.StartParked(session.job, session.rank, session.pipeline);
+  parts_.preparer.StartParked(session.job, session.rank, session.pipeline);
 }
 
 void TrainerServer::OnJobState(const JobState& before, const JobState& now) {
-  for (const auto& [id, session] : sessions_.all()) {
+  for (const auto& [id, session] : parts_.sessions.all()) {
     if (session->state != Session::State::kReady || session->job != now.job) continue;
     if (session->incarnation < now.incarnation && !session->fenced) {
       session->fenced = true;
@@ -274,27 +255,27 @@ void TrainerServer::NotifyCommitted(Session& session, const JobState& before, co
 void TrainerServer::Retry(Session& session) {
   session.retry_due = false;
   if (session.state != Session::State::kReady) return;
-  services_.restores.Retry(session);
-  services_.readers.Retry(session);
-  services_.saves.Retry(session);
+  parts_.restores.Retry(session);
+  parts_.readers.Retry(session);
+  parts_.saves.Retry(session);
 }
 
 void TrainerServer::Tick() {
-  const Clock::TimePoint now = clock_.Now();
-  for (const auto& [id, session] : sessions_.all()) {
+  const Clock::TimePoint now = parts_.clock.Now();
+  for (const auto& [id, session] : parts_.sessions.all()) {
     if (session->state == Session::State::kHello && now >= session->deadline) {
       EndSession(*session, "it sent no Hello in time");
     }
     if (session->state == Session::State::kReady) Retry(*session);
-    if (session->state == Session::State::kJoining) services_.joins.SendProgress(*session);
+    if (session->state == Session::State::kJoining) parts_.joins.SendProgress(*session);
   }
   SweepClosed();
   ReportRanks();
-  processes_.Sweep();
+  parts_.processes.Sweep();
 }
 
 void TrainerServer::EndAll(std::string_view why) {
-  for (const auto& [id, session] : sessions_.all()) EndSession(*session, why);
+  for (const auto& [id, session] : parts_.sessions.all()) EndSession(*session, why);
 }
 
 void TrainerServer::EndSession(Session& session, std::string_view why) {
@@ -305,52 +286,53 @@ void TrainerServer::EndSession(Session& session, std::string_view why) {
   Log(LogLevel::kInfo, "TrainerLeft",
       {Kv("job", job), Kv("rank", session.rank.value), Kv("pid", session.peer().pid),
        Kv("why", reason)});
-  if (session.goodbye) processes_.OnGoodbye({job, session.rank}, session.incarnation);
+  if (session.goodbye) parts_.processes.OnGoodbye({job, session.rank}, session.incarnation);
   if (!session.pipeline) return;
   session.pipeline->connected.store(false);
-  watched_.Leave(job, session.rank, session.goodbye);
-  services_.restores.UnpinAll(session);
-  services_.readers.CloseAll(session);
-  services_.saves.GiveUpUnended(
+  parts_.watched.Leave(job, session.rank, session.goodbye);
+  parts_.restores.UnpinAll(session);
+  parts_.readers.CloseAll(session);
+  parts_.saves.GiveUpUnended(
       session, fmt::format("the trainer left before its copy was complete: {}", reason));
   session.pipeline = RankLease();
 }
 
 void TrainerServer::SweepClosed() {
   std::vector<uint64_t> closed;
-  for (const auto& [id, session] : sessions_.all()) {
+  for (const auto& [id, session] : parts_.sessions.all()) {
     if (session->state == Session::State::kClosing) closed.push_back(id);
   }
   for (uint64_t id : closed) {
-    Session& session = *sessions_.Find(id);
+    Session& session = *parts_.sessions.Find(id);
     EndSession(session, session.closed_because());
-    sessions_.Erase(id);
+    parts_.sessions.Erase(id);
   }
-  session_count_.store(static_cast<uint32_t>(sessions_.all().size()), std::memory_order_relaxed);
+  session_count_.store(static_cast<uint32_t>(parts_.sessions.all().size()),
+                       std::memory_order_relaxed);
 }
 
 /// Reports the trainers of this node to the coordinator. A rank counts as connected until its saves
 /// are sealed, or verified after a restart of the agent: until then its job is not over.
 void TrainerServer::ReportRanks() {
   std::map<RankKey, LocalRank> ranks;
-  for (const auto& [key, incarnation] : processes_.goodbyes()) {
+  for (const auto& [key, incarnation] : parts_.processes.goodbyes()) {
     ranks[key] = {key.first, incarnation, key.second, /*goodbye=*/true};
   }
-  ranks_.ForEach([&](RankPipeline& rank) {
+  parts_.ranks.ForEach([&](RankPipeline& rank) {
     const SegmentOwner& owner = rank.segment.owner();
     if (IsParity(owner.rank)) return;
     const RankKey key{owner.job, owner.rank};
     const auto busy = rank.slots.view().Unsealed();
     if (busy) {
       ranks[key] = {owner.job, *busy, owner.rank};
-    } else if (processes_.IsRunning(key) &&
-               sessions_.FindJoined(owner.job, owner.rank) == nullptr) {
+    } else if (parts_.processes.IsRunning(key) &&
+               parts_.sessions.FindJoined(owner.job, owner.rank) == nullptr) {
       // The process is alive and has not connected to the restarted agent yet.
       const auto newest = rank.slots.view().SealedVersions();
       if (!newest.empty()) ranks[key] = {owner.job, newest.front().first.incarnation, owner.rank};
     }
   });
-  for (const auto& [id, session] : sessions_.all()) {
+  for (const auto& [id, session] : parts_.sessions.all()) {
     const bool joins =
         session->state == Session::State::kJoining || session->state == Session::State::kReady;
     if (!joins || session->incarnation.value == 0) continue;
@@ -358,7 +340,7 @@ void TrainerServer::ReportRanks() {
   }
   std::vector<LocalRank> all;
   for (auto& [key, rank] : ranks) all.push_back(std::move(rank));
-  link_.SetRanks(std::move(all));
+  parts_.link.SetRanks(std::move(all));
 }
 
 }  // namespace holdfast::agent

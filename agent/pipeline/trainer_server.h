@@ -16,15 +16,6 @@
 
 namespace holdfast::agent {
 
-/// The services that a trainer's packets go to. All outlive the server.
-struct TrainerServices {
-  JoinService& joins;
-  SaveService& saves;
-  RestoreService& restores;
-  ReaderService& readers;
-  ShardPreparer& preparer;
-};
-
 /// How many connections the agent serves. Root and the user of the agent have no limit of their
 /// own.
 struct SessionLimits {
@@ -35,17 +26,36 @@ struct SessionLimits {
   size_t new_per_second = 512;  // of one user
 };
 
+/// What the server of the trainers uses. All references outlive it.
+struct ServerParts {
+  int64_t hello_timeout_ms = 0;
+  SessionLimits limits;
+  // The services that a trainer's packets go to.
+  JoinService& joins;
+  SaveService& saves;
+  RestoreService& restores;
+  ReaderService& readers;
+  ShardPreparer& preparer;
+  CoordinatorLink& link;
+  Clock& clock;
+  LoopQueue& loop;
+  SessionTable& sessions;
+  RankRegistry& ranks;
+  const JobTable& jobs;
+  WatchedRanks& watched;
+  TrainerProcesses& processes;
+  ProcessTable& table;
+};
+
 /// Serves the trainers that connect to this node: accepts connections, reads and dispatches
 /// packets, ends sessions, and reports the trainers to the coordinator. Every number in a packet is
 /// checked here or by the service that the packet goes to. Only the node's loop thread uses it,
 /// except for session_count().
 class TrainerServer final : private SessionControl {
  public:
-  /// The references outlive the server.
-  TrainerServer(int64_t hello_timeout_ms, const SessionLimits& limits,
-                const TrainerServices& services, CoordinatorLink& link, Clock& clock,
-                LoopQueue& loop, SessionTable& sessions, RankRegistry& ranks, const JobTable& jobs,
-                WatchedRanks& watched, TrainerProcesses& processes, ProcessTable& table);
+  explicit TrainerServer(const ServerParts& parts) : parts_(parts) {
+    parts_.joins.SetControl(*this);
+  }
 
   /// Serves connections to `listener` from the next Poll() on.
   void Listen(UniqueFd listener) { listener_ = std::move(listener); }
@@ -91,18 +101,7 @@ class TrainerServer final : private SessionControl {
     Clock::TimePoint since;
     size_t begun = 0;
   };
-  const int64_t hello_timeout_ms_;
-  const SessionLimits limits_;
-  const TrainerServices services_;
-  CoordinatorLink& link_;
-  Clock& clock_;
-  LoopQueue& loop_;
-  SessionTable& sessions_;
-  RankRegistry& ranks_;
-  const JobTable& jobs_;
-  WatchedRanks& watched_;
-  TrainerProcesses& processes_;
-  ProcessTable& table_;
+  const ServerParts parts_;
   UniqueFd listener_;
   std::map<uid_t, Pace> paces_;
   std::atomic<uint32_t> session_count_{0};

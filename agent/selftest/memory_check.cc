@@ -62,10 +62,61 @@ void Split(uint64_t words, const Work& work) {
 }
 
 struct Wrong {
+  void Add(const Wrong& other) {
+    words += other.words;
+    first = std::min(first, other.first);
+    bits |= other.bits;
+  }
+
   uint64_t words = 0;
   uint64_t first = ~uint64_t{0};  // index
   uint64_t bits = 0;              // bits that were wrong in any word
 };
+
+/// What writing the patterns and reading them back has shown.
+struct PatternTest {
+  uint32_t passes = 0;
+  double write_s = 0;  // without the first pass, which allocates the pages
+  double read_s = 0;
+  Wrong wrong;
+};
+
+/// Counts the words that differ from the pattern.
+Wrong FindWrong(std::span<const uint64_t> words, bool complement) {
+  std::vector<Wrong> wrong(kThreadsMax);
+  Split(words.size(), [&](size_t thread, uint64_t from, uint64_t to) {
+    Wrong& mine = wrong[thread];
+    for (uint64_t i = from; i < to; ++i) {
+      const uint64_t difference = words[i] ^ WordAt(i, complement);
+      if (difference == 0) continue;
+      ++mine.words;
+      mine.first = std::min(mine.first, i);
+      mine.bits |= difference;
+    }
+  });
+  Wrong all;
+  for (const Wrong& one : wrong) all.Add(one);
+  return all;
+}
+
+PatternTest TestPatterns(std::span<uint64_t> words, const MemoryCheckOptions& options,
+                         steady_clock::time_point begin) {
+  PatternTest test;
+  for (const bool complement : {false, true}) {
+    if (test.passes > 0 && SecondsSince(begin) >= options.seconds) break;
+    const auto write_began = steady_clock::now();
+    Split(words.size(), [&](size_t, uint64_t from, uint64_t to) {
+      for (uint64_t i = from; i < to; ++i) words[i] = WordAt(i, complement);
+    });
+    if (test.passes > 0) test.write_s += SecondsSince(write_began);
+    if (options.damage) options.damage(words);
+    const auto read_began = steady_clock::now();
+    test.wrong.Add(FindWrong(words, complement));
+    test.read_s += SecondsSince(read_began);
+    ++test.passes;
+  }
+  return test;
+}
 
 }  // namespace
 
@@ -98,51 +149,21 @@ CheckResult CheckMemory(const MemoryCheckOptions& options) {
   }
   const std::span<uint64_t> words = mapping.words();
   const auto begin = steady_clock::now();
-  double write_s = 0;
-  double read_s = 0;
-  std::vector<Wrong> wrong(kThreadsMax);
-  uint32_t passes = 0;
-  for (const bool complement : {false, true}) {
-    if (passes > 0 && SecondsSince(begin) >= options.seconds) break;
-    const auto write_began = steady_clock::now();
-    Split(words.size(), [&](size_t, uint64_t from, uint64_t to) {
-      for (uint64_t i = from; i < to; ++i) words[i] = WordAt(i, complement);
-    });
-    if (passes > 0) write_s += SecondsSince(write_began);  // the first pass allocates the pages
-    if (options.damage) options.damage(words);
-    const auto read_began = steady_clock::now();
-    Split(words.size(), [&](size_t thread, uint64_t from, uint64_t to) {
-      Wrong& mine = wrong[thread];
-      for (uint64_t i = from; i < to; ++i) {
-        const uint64_t difference = words[i] ^ WordAt(i, complement);
-        if (difference == 0) continue;
-        ++mine.words;
-        mine.first = std::min(mine.first, i);
-        mine.bits |= difference;
-      }
-    });
-    read_s += SecondsSince(read_began);
-    ++passes;
-  }
-  Wrong all;
-  for (const Wrong& one : wrong) {
-    all.words += one.words;
-    all.first = std::min(all.first, one.first);
-    all.bits |= one.bits;
-  }
+  const PatternTest test = TestPatterns(words, options, begin);
+  const Wrong& all = test.wrong;
   const auto moved = static_cast<double>(bytes);
   result.bytes = bytes;
   result.seconds = SecondsSince(begin);
-  if (write_s > 0) result.write_rate = moved / write_s;
-  if (read_s > 0) result.read_rate = moved * passes / read_s;
+  if (test.write_s > 0) result.write_rate = moved / test.write_s;
+  if (test.read_s > 0) result.read_rate = moved * test.passes / test.read_s;
   if (all.words == 0) {
     result.outcome = Outcome::kPassed;
-    result.what = fmt::format("{} MiB, {} patterns", bytes >> 20U, passes);
+    result.what = fmt::format("{} MiB, {} patterns", bytes >> 20U, test.passes);
   } else {
     result.outcome = Outcome::kFailed;
     result.what = fmt::format(
         "{} of {} words differ from what was written, the first at byte {}, wrong bits {:#018x}",
-        all.words, words.size() * passes, all.first * sizeof(uint64_t), all.bits);
+        all.words, words.size() * test.passes, all.first * sizeof(uint64_t), all.bits);
   }
   return result;
 }

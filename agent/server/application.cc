@@ -41,7 +41,6 @@
 
 namespace holdfast::agent {
 namespace {
-
 constexpr mode_t kRunDirMode = 0755;
 constexpr mode_t kTrainerSocketMode = 0666;  // SO_PEERCRED decides what a process may do
 // Threads of the data service, for reads and other requests of operators.
@@ -52,6 +51,11 @@ constexpr int64_t kAdoptWaitMs = 30'000;
 constexpr int64_t kSharedTiersStopMs = 10'000;
 // A predecessor that was just killed may hold the lock for another moment.
 constexpr int kLockAttempts = 20;
+
+/// "3-120", or "0-0" for none.
+std::string NumberOf(const std::optional<VersionId>& version) {
+  return ToString(version.value_or(VersionId{}));
+}
 
 Status MakeRunDir(const std::string& path) {
   for (size_t slash = path.find('/', 1);; slash = path.find('/', slash + 1)) {
@@ -465,19 +469,19 @@ void AgentApplication::Depart(const std::function<bool()>& interrupted) {
   const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(clock_.Now() - begun);
   const std::string disk_warning = node_->DiskWarning();
   for (const auto& [name, job] : jobs) {
-    if (job.goal.incarnation.value == 0) continue;
+    if (!job.goal) continue;
     if (!config_.remote_url.empty() && !job.copied()) {
       Log(LogLevel::kWarn, "NotCopied",
-          {Kv("job", name), Kv("disk", ToString(job.disk)), Kv("remote", ToString(job.shared)),
+          {Kv("job", name), Kv("disk", NumberOf(job.disk)), Kv("remote", NumberOf(job.shared)),
            Kv("after_ms", ms.count()), Kv("effect", "the version on disk is not at tier remote")});
     }
     if (job.reached()) {
       Log(LogLevel::kInfo, "Departed",
-          {Kv("job", name), Kv("disk", ToString(job.disk)), Kv("remote", ToString(job.shared)),
+          {Kv("job", name), Kv("disk", NumberOf(job.disk)), Kv("remote", NumberOf(job.shared)),
            Kv("after_ms", ms.count())});
     } else {
       Log(LogLevel::kWarn, "NotFlushed",
-          {Kv("job", name), Kv("memory", ToString(job.goal)), Kv("disk", ToString(job.disk)),
+          {Kv("job", name), Kv("memory", NumberOf(job.goal)), Kv("disk", NumberOf(job.disk)),
            Kv("after_ms", ms.count()), Kv("attached", link_->attached()),
            Kv("why", disk_warning.empty() ? "not committed on disk in time" : disk_warning),
            Kv("effect", "no newer version is on the disks of all nodes")});

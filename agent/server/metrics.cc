@@ -133,7 +133,7 @@ double Value(Number number) {
 void ShowSlots(Node& node, MetricsPage& page) {
   struct Slots {
     std::array<uint64_t, 3> by_state = {};
-    VersionId newest;
+    std::optional<VersionId> newest;
   };
   std::map<std::string, Slots> jobs;
   for (const RankStatus& rank : StatusOf(node.ranks())) {
@@ -141,15 +141,14 @@ void ShowSlots(Node& node, MetricsPage& page) {
     for (const SlotStatus& slot : rank.slots) {
       ++slots.by_state[static_cast<size_t>(slot.info.state)];
       const bool trainers = slot.info.state == SlotState::kSealed && !IsParity(rank.owner.rank);
-      if (trainers) slots.newest = std::max(slots.newest, slot.info.version);
+      if (trainers) slots.newest = std::max(slots.newest, std::optional(slot.info.version));
     }
   }
   for (const auto& [job, slots] : jobs) {
     page.Set(kSlots, Value(slots.by_state[0]), {job, "free"});
     page.Set(kSlots, Value(slots.by_state[1]), {job, "leased"});
     page.Set(kSlots, Value(slots.by_state[2]), {job, "sealed"});
-    if (slots.newest.incarnation.value == 0) continue;
-    page.Set(kSealedStep, Value(slots.newest.step.value), {job});
+    if (slots.newest) page.Set(kSealedStep, Value(slots.newest->step.value), {job});
   }
 }
 

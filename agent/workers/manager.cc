@@ -129,7 +129,7 @@ Result<std::string> WorkerManager::ReadLog(const std::string& job, const std::st
   HOLDFAST_RETURN_IF_ERROR(ValidateName("job", job));
   HOLDFAST_RETURN_IF_ERROR(ValidateName("run ID", run_id));
   const std::string path = LogPath(job, run_id, rank);
-  // The folder may belong to the worker's user, who can make anything of the file.
+  // The folder may belong to the worker's user, who can put anything in place of the file.
   UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (!file.valid()) return Fail(ErrnoStatus(errno, "open " + path));
   struct stat info {};

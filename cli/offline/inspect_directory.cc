@@ -286,56 +286,69 @@ std::vector<std::string> VersionDirsOf(const std::string& path, bool data_dir, S
   return dirs;
 }
 
-/// Prints one row per version of a data directory, or of one job in it.
-Result<ExitCode> InspectTree(Context& context, const InspectRequest& request, bool data_dir) {
-  VolumeMarker marker;
+/// A data directory, or the directory of one job in it.
+struct FoundTree {
+  std::optional<VolumeMarker> marker;  // of a data directory
+  std::vector<FoundVersion> versions;
+
+  ExitCode exit_code() const {
+    ExitCode code = ExitCode::kOk;
+    for (const FoundVersion& version : versions) code = Worse(code, version.exit_code());
+    return code;
+  }
+};
+
+Result<FoundTree> ReadTree(Context& context, const InspectRequest& request, bool data_dir) {
+  FoundTree tree;
   if (data_dir) {
     std::string path = request.path + "/" + std::string(kMarkerName);
     HOLDFAST_ASSIGN_OR_RETURN(std::string text, ReadWholeFile(path, 64 << 10));
-    HOLDFAST_ASSIGN_OR_RETURN(marker, ParseMarker(text, path));
+    HOLDFAST_ASSIGN_OR_RETURN(tree.marker, ParseMarker(text, path));
   }
   Status listed;
-  std::vector<FoundVersion> versions;
   std::vector<std::string> dirs = VersionDirsOf(request.path, data_dir, &listed);
   HOLDFAST_RETURN_IF_ERROR(listed);
   std::error_code error;
   const fs::path here = fs::absolute(request.path, error).lexically_normal();
   HOLDFAST_ASSIGN_OR_RETURN(const auto commits,
                             CommitsIn(data_dir ? request.path : here.parent_path().string()));
-  {
-    Progress progress("reading", 0, request.deep, context.clock);
-    for (const std::string& dir : dirs) {
-      HOLDFAST_ASSIGN_OR_RETURN(FoundVersion version,
-                                ReadVersionDirectory(dir, request.deep, progress));
-      FindCommit(commits, version);
-      versions.push_back(std::move(version));
-    }
+  Progress progress("reading", 0, request.deep, context.clock);
+  for (const std::string& dir : dirs) {
+    HOLDFAST_ASSIGN_OR_RETURN(FoundVersion version,
+                              ReadVersionDirectory(dir, request.deep, progress));
+    FindCommit(commits, version);
+    tree.versions.push_back(std::move(version));
   }
-  ExitCode code = ExitCode::kOk;
-  for (const FoundVersion& version : versions) code = Worse(code, version.exit_code());
-  Output& output = context.output;
-  if (output.json()) {
-    Json body = {
-        {"what", data_dir ? "data_dir" : "job"}, {"path", request.path}, {"deep", request.deep}};
-    if (data_dir)
-      body.update(
-          {{"cluster", marker.cluster}, {"volume", marker.volume}, {"index", marker.index}});
-    Json list = Json::array();
-    for (const FoundVersion& version : versions) {
-      Json one = {{"job", version.job}, {"version", version.version}};
-      one.update(ToJson(version));
-      list.push_back(std::move(one));
-    }
-    body["versions"] = list;
-    output.WriteJson("inspect", body);
-    return code;
+  return tree;
+}
+
+Json ToJson(const FoundTree& tree, const InspectRequest& request) {
+  Json body = {
+      {"what", tree.marker ? "data_dir" : "job"}, {"path", request.path}, {"deep", request.deep}};
+  if (tree.marker) {
+    body.update({{"cluster", tree.marker->cluster},
+                 {"volume", tree.marker->volume},
+                 {"index", tree.marker->index}});
   }
+  Json list = Json::array();
+  for (const FoundVersion& version : tree.versions) {
+    Json one = {{"job", version.job}, {"version", version.version}};
+    one.update(ToJson(version));
+    list.push_back(std::move(one));
+  }
+  body["versions"] = list;
+  return body;
+}
+
+/// Writes one row per version.
+void WriteTree(Output& output, const FoundTree& tree, const InspectRequest& request) {
   KeyValues values;
   values.Add("directory", request.path);
-  values.Add("kind", data_dir ? "data directory" : "a job's versions in a data directory");
-  if (data_dir) {
-    values.Add("cluster", marker.cluster);
-    values.Add("volume", fmt::format("{}, directory {}", marker.volume, marker.index + 1));
+  values.Add("kind", tree.marker ? "data directory" : "a job's versions in a data directory");
+  if (tree.marker) {
+    values.Add("cluster", tree.marker->cluster);
+    values.Add("volume",
+               fmt::format("{}, directory {}", tree.marker->volume, tree.marker->index + 1));
   }
   output.Write(values.Render() + "\n");
   Table table({{"JOB", false, true},
@@ -345,7 +358,7 @@ Result<ExitCode> InspectTree(Context& context, const InspectRequest& request, bo
                {"SIZE", true, false},
                {"COMMIT", false, false},
                {"RESULT", false, false}});
-  for (const FoundVersion& version : versions) {
+  for (const FoundVersion& version : tree.versions) {
     bool ok = version.exit_code() == ExitCode::kOk;
     std::string good = request.deep ? "ok, every byte here" : "structure ok";
     table.Add({{version.job},
@@ -361,8 +374,18 @@ Result<ExitCode> InspectTree(Context& context, const InspectRequest& request, bo
   } else {
     output.WriteTable(table);
   }
-  for (const FoundVersion& version : versions) WriteFindings(output, version);
-  return code;
+  for (const FoundVersion& version : tree.versions) WriteFindings(output, version);
+}
+
+/// Inspects a data directory, or the versions of one job in it.
+Result<ExitCode> InspectTree(Context& context, const InspectRequest& request, bool data_dir) {
+  HOLDFAST_ASSIGN_OR_RETURN(const FoundTree tree, ReadTree(context, request, data_dir));
+  if (context.output.json()) {
+    context.output.WriteJson("inspect", ToJson(tree, request));
+  } else {
+    WriteTree(context.output, tree, request);
+  }
+  return tree.exit_code();
 }
 
 /// Returns whether `dir` contains files of shards. A copy of a version's directory may have any

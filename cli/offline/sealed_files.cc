@@ -12,6 +12,7 @@
 #include "cli/core/interrupt.h"
 #include "cli/offline/data_dirs.h"
 #include "storage/format/checksum.h"
+#include "storage/format/chunk.h"
 #include "storage/volume/layout.h"
 
 namespace holdfast::cli {
@@ -88,18 +89,12 @@ class SealedFiles {
   Status CheckChunks(SealedFilesCheck* check, const std::function<void(uint64_t)>& progress) {
     std::vector<std::byte> chunk(kChunkBytes);
     for (uint64_t i = 0; i < seal_.chunk_crcs.size(); ++i) {
-      uint64_t begin = i * kChunkBytes;
-      uint64_t end = std::min(seal_.image_bytes, begin + kChunkBytes);
-      std::span<std::byte> bytes(chunk.data(), end - begin);
+      const uint64_t begin = i * kChunkBytes;
+      const std::span<std::byte> bytes(chunk.data(), ChunkBytes(seal_, i));
       HOLDFAST_ASSIGN_OR_RETURN(bool here, Assemble(begin, bytes));
       if (!here) continue;
       ++check->chunks_checked;
-      if (Crc32c(bytes) != seal_.chunk_crcs[i]) {
-        return DataLossError(
-            fmt::format("{}: chunk {} of {} (image bytes {} to {}) does not match "
-                        "its checksum",
-                        NameAt(begin), i, seal_.chunk_crcs.size(), begin, end));
-      }
+      if (!IsChunk(seal_, i, bytes)) return BadChunkError(seal_, i, "in " + NameAt(begin));
       progress(bytes.size());
       HOLDFAST_RETURN_IF_ERROR(Interrupt::Check());
     }

@@ -133,8 +133,8 @@ class AgentLink {
       HOLDFAST_REQUIRES(mutex_);
   Status SendLocked(uint64_t epoch, std::span<const std::byte> bytes) HOLDFAST_REQUIRES(mutex_);
   void Leave();
-  /// Blocks until a message of `type` may be sent: while the agent owes a restore decision, no
-  /// other decision is requested.
+  /// Blocks until a message of `type` may be sent: while a request for a restore decision has
+  /// no answer, no other decision is requested.
   Status AwaitTurn(const Use& use, agent::MessageType type, MonotonicTime deadline)
       HOLDFAST_REQUIRES(mutex_);
   /// Waits for a change, at most until `deadline`. Calls the thread's stop check, without the lock,

@@ -614,7 +614,7 @@ void CollectiveRecorder::Add(const PeerTransfers& transfers) {
   AddTo(cell->peer_wait_ns, transfers.peer_wait_ns);
   AddTo(cell->transfer_ns, transfers.transfer_ns);
   AddTo(cell->flush_ns, transfers.flush_ns);
-  // Of an operation, the caller sets what the next transfer waits for.
+  // Within an operation, the caller sets what the next transfer waits for.
   if (cell->operation.load(kRelaxed) == 0) cell->now.store(0, kRelaxed);
 }
 

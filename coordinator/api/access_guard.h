@@ -15,15 +15,14 @@
 namespace holdfast::coord {
 
 /// A gRPC service whose every method is checked against AccessRules() before its handler runs. A
-/// caller that is only a user may use only its own jobs. A refused call ends
-/// with PERMISSION_DENIED, which names the method, the rule, the caller and the remedy.
-/// Thread-safe.
+/// caller that is only a user may use only its own jobs. A refused call ends with
+/// PERMISSION_DENIED, which names the method, the rule, the caller and the remedy. Thread-safe.
 class GuardedService : public grpc::Service {
  public:
   /// Wraps `service`, which outlives the result and has the full name `name`, e.g.
-  /// coordinator::Coordinator::service_full_name(). `clock` outlives the result, and `owners`, from
-  /// which the owners of jobs are taken; null: all jobs are unknown. Internal: `name`
-  /// is no compiled-in service, a method has no rule, or clients stream requests to a method.
+  /// coordinator::Coordinator::service_full_name(). `clock` and `owners` outlive the result.
+  /// `owners` has the owners of jobs; null: all jobs are unknown. Internal: `name` is no
+  /// compiled-in service, a method has no rule, or clients stream requests to a method.
   static Result<std::unique_ptr<GuardedService>> Make(grpc::Service& service,
                                                       const std::string& name, std::string cluster,
                                                       AccessOptions options, const Clock& clock,

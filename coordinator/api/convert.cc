@@ -79,11 +79,6 @@ Result<std::shared_ptr<const ShardGroup>> ReadGroup(const pb::ShardGroup& proto,
   return std::make_shared<const ShardGroup>(std::move(group));
 }
 
-/// Writes a version; incarnation 0 stands for "none".
-void WriteVersion(const std::optional<VersionId>& version, pb::Version* out) {
-  ToProto(version.value_or(VersionId{}), out);
-}
-
 grpc::StatusCode NearestCode(ErrorCode code) {
   switch (code) {
     case ErrorCode::kOk:
@@ -129,6 +124,10 @@ VersionId FromProto(const pb::Version& version) {
 void ToProto(VersionId version, pb::Version* out) {
   out->set_incarnation(version.incarnation.value);
   out->set_step(version.step.value);
+}
+
+void ToProto(const std::optional<VersionId>& version, pb::Version* out) {
+  ToProto(version.value_or(VersionId{}), out);
 }
 
 std::optional<VersionId> AnyVersion(const pb::Version& version) {
@@ -407,14 +406,14 @@ void ToProto(const JobState& state, pb::JobState* out) {
   }
   for (VersionId version : state.aborted) ToProto(version, out->add_aborted());
   out->set_disk_target_step(state.target_step[Tier::kDisk].value);
-  WriteVersion(state.restore, out->mutable_restore());
+  ToProto(state.restore, out->mutable_restore());
   out->set_peer_target_step(state.target_step[Tier::kPeer].value);
   if (state.group) ToProto(*state.group, out->mutable_group());
   out->set_phase(static_cast<uint32_t>(state.phase));
   out->set_release(state.release);
   out->set_forget(state.forget);
   if (state.owner) out->set_owner(*state.owner);
-  WriteVersion(state.flush, out->mutable_flush());
+  ToProto(state.flush, out->mutable_flush());
   for (const VersionCommit& commit : state.commits) ToProto(commit, out->add_commits());
 }
 
@@ -565,7 +564,7 @@ void ToProto(const RestoreRequest& request, pb::DecideRestoreRequest* out) {
   out->set_job(request.job);
   out->set_incarnation(request.incarnation.value);
   out->set_rank(request.rank.value);
-  ToProto(request.wanted.value_or(VersionId{}), out->mutable_wanted());
+  ToProto(request.wanted, out->mutable_wanted());
   out->set_reshard(request.reshard);
 }
 

@@ -21,6 +21,8 @@ namespace pb = ::holdfast::coordinator;
 
 VersionId FromProto(const pb::Version& version);
 void ToProto(VersionId version, pb::Version* out);
+/// Writes incarnation 0 for none.
+void ToProto(const std::optional<VersionId>& version, pb::Version* out);
 /// Returns nothing for incarnation 0: on the wire, it stands for "none", and in requests for the
 /// newest version.
 std::optional<VersionId> AnyVersion(const pb::Version& version);

@@ -244,7 +244,8 @@ void Lateness::RecordNoise(RoleBaseline& baseline) {
 }
 
 /// Returns the excess of a member of a pair or a triple, reduced to what its own time has grown.
-/// There the reference is a single member, whose own time shrinks if it waits more than before.
+/// The reference of a pair or a triple is a single member, whose own time shrinks if it waits more
+/// than before.
 double Lateness::ReduceToGrowth(uint32_t position, double excess, double own_ns, double wall_ns,
                                 double operations) {
   if (operations == 0) return excess;
@@ -277,36 +278,23 @@ std::optional<double> Lateness::ReferenceShift() {
   return LowerMedian(std::span<double>(present)) - LowerMedian(std::span<double>(all));
 }
 
-/// `operations`: in the window; 0: unknown.
-void Lateness::RecordWindow(double wall_ns, double operations, RoleBaseline& baseline) {
-  const auto shift_of_reference = ReferenceShift();
-  if (!shift_of_reference) return;
-  scratch_ = own_ns_;
-  const double own_ns = LowerMedian(std::span<double>(scratch_));
-  const double usual = own_ns - *shift_of_reference * wall_ns;
-  busy_.Add(by_waits_only_ ? 1 : std::clamp(own_ns / wall_ns, 0.0, 1.0));
+/// Returns `excess_ns` of a window with a lag that carries over counted once, not in each
+/// operation.
+double Lateness::CountLagOnce(uint32_t position, double excess_ns) const {
   const double carried = lag_.carried();
-  for (size_t i = 0; i < own_ns_.size(); ++i) {
-    double excess = own_ns_[i] - usual;
-    // A lag that carries over counts once, not in each operation.
-    if (excess > 0) {
-      const double largest = lag_.largest(position_[i]);
-      const double rows = std::max(largest, lag_.of_rows(position_[i]));
-      const double once = (1 - carried) * rows + carried * largest;
-      const double counted_again = std::clamp(lag_.sum(position_[i]) - once, 0.0, excess);
-      excess = std::min(excess - counted_again, (1 - carried) * excess + carried * largest);
-    } else {
-      // Likewise, a member that is ahead is ahead in all of these operations.
-      const double least = lag_.least(position_[i]);
-      excess = std::max(excess, (1 - carried) * excess + carried * least);
-    }
-    const double share = excess / wall_ns;
-    // From here on, own_ns_ has the excess.
-    own_ns_[i] = own_ns_.size() >= 4
-                     ? share
-                     : ReduceToGrowth(position_[i], share, own_ns_[i], wall_ns, operations);
+  if (excess_ns <= 0) {
+    // A member that is ahead is ahead in all of these operations.
+    return std::max(excess_ns, (1 - carried) * excess_ns + carried * lag_.least(position));
   }
-  scratch_ = own_ns_;
+  const double largest = lag_.largest(position);
+  const double rows = std::max(largest, lag_.of_rows(position));
+  const double once = (1 - carried) * rows + carried * largest;
+  const double counted_again = std::clamp(lag_.sum(position) - once, 0.0, excess_ns);
+  return std::min(excess_ns - counted_again, (1 - carried) * excess_ns + carried * largest);
+}
+
+/// Adds the spread of the window, whose shares are in `scratch_`, to the baseline.
+void Lateness::RecordSpread(RoleBaseline& baseline) {
   const size_t n = scratch_.size();
   if (n >= 4) {
     baseline.spreads.Add(1.4826 * CentreOf(scratch_).mad);
@@ -319,6 +307,26 @@ void Lateness::RecordWindow(double wall_ns, double operations, RoleBaseline& bas
     baseline.spread = baseline.spreads.Median();
     baseline.noise = baseline.noises.Median();
   }
+}
+
+/// `operations`: in the window; 0: unknown.
+void Lateness::RecordWindow(double wall_ns, double operations, RoleBaseline& baseline) {
+  const auto shift_of_reference = ReferenceShift();
+  if (!shift_of_reference) return;
+  scratch_ = own_ns_;
+  const double own_ns = LowerMedian(std::span<double>(scratch_));
+  const double usual = own_ns - *shift_of_reference * wall_ns;
+  busy_.Add(by_waits_only_ ? 1 : std::clamp(own_ns / wall_ns, 0.0, 1.0));
+  for (size_t i = 0; i < own_ns_.size(); ++i) {
+    const double share = CountLagOnce(position_[i], own_ns_[i] - usual) / wall_ns;
+    // From here on, own_ns_ has the excess.
+    own_ns_[i] = own_ns_.size() >= 4
+                     ? share
+                     : ReduceToGrowth(position_[i], share, own_ns_[i], wall_ns, operations);
+  }
+  scratch_ = own_ns_;
+  const size_t n = scratch_.size();
+  RecordSpread(baseline);
   const double spread = std::max(baseline.spread, kSpreadMin);
   // If work differs, it also changes over time, and its correction is an estimate. A comparison
   // with the past is then reliable only for long-lasting changes among many members.

@@ -75,6 +75,8 @@ class Lateness {
   bool UpdateTransfersDiffer();
   void SubtractWork(RoleBaseline& baseline);
   std::optional<double> ReferenceShift();
+  double CountLagOnce(uint32_t position, double excess_ns) const;
+  void RecordSpread(RoleBaseline& baseline);
   void RecordNoise(RoleBaseline& baseline);
   double ReduceToGrowth(uint32_t position, double excess, double own_ns, double wall_ns,
                         double operations);

@@ -95,8 +95,8 @@ class RefusingRelays : public coordinator::Relays::CallbackService {
   const std::string own_address_;
 };
 
-/// Returns a factory of interceptors that make a redirect to the leader of each call that a relay
-/// does not serve: Unavailable, with kLeaderMetadata. `upstream` outlives the server.
+/// Returns a factory of interceptors that redirect the calls that a relay does not serve to the
+/// leader: Unavailable, with kLeaderMetadata. `upstream` outlives the server.
 std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface> MakeRedirects(
     Upstream& upstream);
 

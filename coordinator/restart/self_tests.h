@@ -7,10 +7,10 @@
 // Self-tests of nodes that leave quarantine.
 //
 // An operator releases a node. Its agent then tests the hardware, as soon as it is attached, and
-// the node gets workers again when no part of it has failed. A part that cannot be tested is no
-// reason to keep the node. If a part has failed, the node stays in quarantine, or is put there if
-// only a GPU error had made it suspect. The result is an incident with the outcome of each part as
-// evidence. Agents of older releases test nothing: their nodes are released at once.
+// the node gets workers again when no part of it has failed. A part that cannot be tested does
+// not keep the node in quarantine. If a part has failed, the node stays in quarantine, or is put
+// there if only a GPU error had made it suspect. The result is an incident with the outcome of each
+// part as evidence. Agents of older releases test nothing: their nodes are released at once.
 //
 // A release that waits for the test is not stored: after a start of the coordinator, the node is
 // still in quarantine.

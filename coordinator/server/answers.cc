@@ -78,7 +78,7 @@ void Fill(const JobStatus& status, pb::JobStatus* job) {
   }
   ToProto(status.copying[Tier::kRemote], job->mutable_remote_copying());
   ToProto(status.restorable, job->mutable_restorable());
-  if (status.restorable.incarnation.value != 0) {
+  if (status.restorable) {
     job->set_restorable_tier(static_cast<uint32_t>(status.restorable_tier));
   }
   job->set_not_restorable_why(status.not_restorable_why);

@@ -213,15 +213,14 @@ void Show(const JobStatus& job, int64_t now_wall_nanos, MetricsPage& page) {
   page.Set(kJoined, job.ranks_joined, {job.name});
   page.Set(kNewestStep, Value(job.newest_seen.value), {job.name});
   for (const TierTraits& traits : kTierTable) {
-    const VersionId version = job.committed[traits.tier];
-    if (version.incarnation.value == 0) continue;
+    const std::optional<VersionId> version = job.committed[traits.tier];
+    if (!version) continue;
     const int64_t age = std::max<int64_t>(now_wall_nanos - job.wall_nanos[traits.tier], 0);
-    page.Set(kCommittedStep, Value(version.step.value), {job.name, traits.name});
+    page.Set(kCommittedStep, Value(version->step.value), {job.name, traits.name});
     page.Set(kCommittedAge, Value(age) / 1e9, {job.name, traits.name});
   }
-  const bool any = job.restorable.incarnation.value != 0;
-  page.Set(kRestorable, any && job.not_restorable_why.empty() ? 1 : 0, {job.name});
-  if (any) page.Set(kRestorableStep, Value(job.restorable.step.value), {job.name});
+  page.Set(kRestorable, job.restorable && job.not_restorable_why.empty() ? 1 : 0, {job.name});
+  if (job.restorable) page.Set(kRestorableStep, Value(job.restorable->step.value), {job.name});
   page.Set(kDurable, job.not_durable_why.empty() ? 1 : 0, {job.name});
   page.Set(kUnderProtected, Value(job.under_protected.size()), {job.name});
   page.Set(kPending, Value(job.pending_versions), {job.name});

@@ -9,8 +9,8 @@ namespace holdfast::coord {
 namespace {
 /// Whether the version is far enough from the newest one at the tier, or is needed there now.
 bool IsDue(const ReadContext& context, const Job& job, Tier tier, VersionId id) {
-  const VersionId newest = NewestCommitted(job, tier);
-  if (newest.incarnation.value == 0 || job.phase != JobPhase::kRunning) return true;
+  const std::optional<VersionId> newest = NewestCommitted(job, tier);
+  if (!newest || job.phase != JobPhase::kRunning) return true;
   // The disks of a node that leaves are soon out of reach.
   const bool leaves = std::ranges::any_of(context.cluster.leaving, [&](NodeIndex index) {
     const Node& node = context.cluster.nodes[index];
@@ -21,36 +21,35 @@ bool IsDue(const ReadContext& context, const Job& job, Tier tier, VersionId id) 
   const TierCopy& copy = job.copies[tier];
   if (copy.wanted > newest && id >= copy.wanted) return true;
   const CopyOptions& options = context.options.copies[tier];
-  const bool went_back = id.step <= newest.step;
-  const bool far = went_back || id.step.value - newest.step.value >= options.every_steps;
+  const bool went_back = id.step <= newest->step;
+  const bool far = went_back || id.step.value - newest->step.value >= options.every_steps;
   return far && context.at.now - copy.committed_at >= options.interval;
 }
 
-/// Returns the newest version that is complete on disk, if it is due at the tier; else incarnation
-/// 0.
-VersionId FindDue(const ReadContext& context, const Job& job, Tier tier) {
+/// Returns the newest version that is complete on disk, if it is due at the tier.
+std::optional<VersionId> FindDue(const ReadContext& context, const Job& job, Tier tier) {
   for (auto it = job.versions.rbegin(); it != job.versions.rend(); ++it) {
     const auto& [id, version] = *it;
-    if (version.committed_at(tier) && !IsAbandoned(job, id)) return {};
+    if (version.committed_at(tier) && !IsAbandoned(job, id)) return std::nullopt;
     if (!version.committed_at(Tier::kDisk) || version.held_at(Tier::kDisk) != version.world ||
         IsAbandoned(job, id)) {
       continue;
     }
-    return IsDue(context, job, tier, id) ? id : VersionId{};
+    return IsDue(context, job, tier, id) ? std::optional(id) : std::nullopt;
   }
-  return {};
+  return std::nullopt;
 }
 
 /// Whether the version that is being copied can still be committed at the tier.
 bool IsOpen(const Job& job, Tier tier) {
-  auto version = job.versions.find(job.copies[tier].version);
-  return version != job.versions.end() && version->second.committed() &&
-         !version->second.committed_at(tier) && !IsAbandoned(job, version->first);
+  const VersionState* version = job.FindVersion(job.copies[tier].version);
+  return version != nullptr && version->committed() && !version->committed_at(tier) &&
+         !IsAbandoned(job, version->id);
 }
 
 /// Whether a shard of the copy is being written, or its next attempt is not due yet.
 bool IsInProgress(const ReadContext& context, const Job& job, Tier tier) {
-  const VersionId version = job.copies[tier].version;
+  const std::optional<VersionId> version = job.copies[tier].version;
   return std::any_of(job.repairs.begin(), job.repairs.end(), [&](const auto& entry) {
     const auto& [key, repair] = entry;
     if (key.version != version || key.tier != tier) return false;
@@ -60,18 +59,17 @@ bool IsInProgress(const ReadContext& context, const Job& job, Tier tier) {
 
 /// Ends the copy of a version that is not complete at the tier, and removes its shards there.
 void EndCopy(Job& job, Tier tier) {
-  auto found = job.versions.find(std::exchange(job.copies[tier].version, {}));
-  if (found == job.versions.end() || found->second.committed_at(tier)) return;
-  VersionState& version = found->second;
-  RemoveStored(job, version, TierBit(tier));
-  version.RemoveReplicasIf([tier](const Replica& replica) { return replica.tier == tier; });
+  VersionState* version = job.FindVersion(std::exchange(job.copies[tier].version, std::nullopt));
+  if (version == nullptr || version->committed_at(tier)) return;
+  RemoveStored(job, *version, TierBit(tier));
+  version->RemoveReplicasIf([tier](const Replica& replica) { return replica.tier == tier; });
 }
 
 void ChooseCopy(const ReadContext& context, Job& job, Tier tier) {
   TierCopy& copy = job.copies[tier];
   const bool open = IsOpen(job, tier);
   if (open && IsInProgress(context, job, tier)) return;
-  const VersionId next = FindDue(context, job, tier);
+  const std::optional<VersionId> next = FindDue(context, job, tier);
   if (open && next <= copy.version) return;
   EndCopy(job, tier);
   copy.version = next;
@@ -123,7 +121,7 @@ bool HasCopiesDue(const ReadContext& context, const Job& job) {
     if (traits.pace != TierPace::kCopy || NodeThatReaches(context, traits.tier) == kNoNode) {
       return false;
     }
-    return IsOpen(job, traits.tier) || FindDue(context, job, traits.tier).incarnation.value != 0;
+    return IsOpen(job, traits.tier) || FindDue(context, job, traits.tier).has_value();
   });
 }
 

@@ -10,8 +10,8 @@
 // One version at a time is copied to a tier: the newest one that is complete on disk, when it is
 // far enough from the newest version at the tier (`every_steps`, `interval`), when the job is over,
 // or when a trainer waits for the tier. A node that has the shard on its disk writes it; the orders
-// are repairs. A copy whose retry is due gives way to a newer version. A copy in progress never
-// does: a file system that hangs delays no other tier. Nodes bound the writes in progress.
+// are repairs. A newer version replaces a copy whose retry is due, and never a copy in
+// progress: a file system that hangs delays no other tier. Nodes bound the writes in progress.
 
 namespace holdfast::coord {
 

@@ -119,8 +119,8 @@ void ExplainNotSafe(const ReadContext& context, const Job& job, const VersionSta
     if (left.committed_at(Tier::kDisk)) {
       status.why += "; it is on disk there, so that the node may stop, but not lose its disk";
     }
-    if (status.safe.incarnation.value != 0) {
-      status.why += fmt::format("; version {} survives", ToString(status.safe));
+    if (status.safe) {
+      status.why += fmt::format("; version {} survives", ToString(*status.safe));
     }
     status.why += FailedCopy(context, job, left.id);
     status.to_do = RemedyWithoutGroups(context, nodes, status);
@@ -153,14 +153,14 @@ DrainedJob JobWithout(const ReadContext& context, const Job& job, const Nodes& n
     status.newest = it->first;
     break;
   }
-  if (status.newest.incarnation.value == 0) {
+  if (!status.newest) {
     if (!status.runs_here) return status;
     status.state = DrainState::kNotSafe;
     status.why = "nothing is committed yet: the job would start from the beginning";
     status.to_do = "wait for the job's first save";
     return status;
   }
-  status.writing = ShardsToWrite(job, status.newest);
+  status.writing = ShardsToWrite(job, *status.newest);
   uint32_t skipped = 0;
   const VersionState* safe = NewestWithout(job, nodes, skipped);
   const bool saves = job.phase == JobPhase::kRunning &&
@@ -169,7 +169,7 @@ DrainedJob JobWithout(const ReadContext& context, const Job& job, const Nodes& n
   if (safe != nullptr) status.safe = safe->id;
   if (safe == nullptr || !recent) {
     status.state = DrainState::kNotSafe;
-    ExplainNotSafe(context, job, Without(job.versions.at(status.newest), nodes), nodes, status);
+    ExplainNotSafe(context, job, Without(job.versions.at(*status.newest), nodes), nodes, status);
     return status;
   }
   for (const auto& [id, version] : job.versions) {
@@ -200,8 +200,8 @@ Nodes DrainedNodes(const ReadContext& context) {
 /// the newest version from the drained nodes, which still serve it.
 bool MayLeave(const ReadContext& context, const Job& job, const Nodes& nodes) {
   if (job.groups_of(job.incarnation) == nullptr) {
-    const VersionId newest = NewestRestorable(job);
-    return newest.incarnation.value != 0 && newest >= NewestCommitted(job, Tier::kMemory);
+    const auto newest = NewestRestorable(job);
+    return newest && newest >= NewestCommitted(job, Tier::kMemory);
   }
   return JobWithout(context, job, nodes).state != DrainState::kNotSafe;
 }

@@ -68,10 +68,10 @@ bool NeedsCopies(const ReadContext& context, const Job& job) {
 }
 
 /// Whether every rank still has the version, in memory or on disk, and no write of it has failed.
-bool CanReachDisk(const Job& job, VersionId id) {
-  const auto found = job.versions.find(id);
-  if (found == job.versions.end()) return false;
-  const VersionState& version = found->second;
+bool CanReachDisk(const Job& job, std::optional<VersionId> id) {
+  const VersionState* found = job.FindVersion(id);
+  if (found == nullptr) return false;
+  const VersionState& version = *found;
   return version.committed() && !version.committed_at(Tier::kDisk) &&
          (version.failed_tiers & TierBit(Tier::kDisk)) == 0 &&
          std::ranges::all_of(version.ranks, [](const RankShard& shard) {
@@ -88,10 +88,10 @@ bool IsLeft(const ReadContext& context, const Job& job) {
 }
 
 void AdvanceDeparture(const ReadContext& context, Job& job) {
-  VersionId next;
+  std::optional<VersionId> next;
   const bool left = IsLeft(context, job);
   if (!job.released && (left || NeedsCopies(context, job))) {
-    const VersionId newest = NewestCommitted(job, Tier::kMemory);
+    const auto newest = NewestCommitted(job, Tier::kMemory);
     const auto since = context.at.now - job.copies[Tier::kDisk].committed_at;
     if (CanReachDisk(job, job.flush)) {
       next = job.flush;
@@ -106,13 +106,12 @@ void AdvanceDeparture(const ReadContext& context, Job& job) {
 }
 
 std::optional<Flush> NextFlush(const ReadContext& context, Job& job) {
-  const VersionId newest =
-      std::max(NewestCommitted(job, Tier::kMemory), NewestCommitted(job, Tier::kDisk));
-  if (newest.incarnation.value == 0) return std::nullopt;
-  Flush flush{.version = &job.versions.at(newest)};
+  const auto newest = NewestOfNodes(job);
+  if (!newest) return std::nullopt;
+  Flush flush{.version = &job.versions.at(*newest)};
   flush.to_disk =
-      !flush.version->committed_at(Tier::kDisk) && IsQuiet(context, job, newest, Tier::kDisk);
-  flush.to_peer = LacksPeerTier(job, *flush.version) && IsQuiet(context, job, newest, Tier::kPeer);
+      !flush.version->committed_at(Tier::kDisk) && IsQuiet(context, job, *newest, Tier::kDisk);
+  flush.to_peer = LacksPeerTier(job, *flush.version) && IsQuiet(context, job, *newest, Tier::kPeer);
   if (!flush.to_disk && !flush.to_peer) return std::nullopt;
   return flush;
 }
@@ -175,24 +174,23 @@ void PlanFlush(Context& context, Job& job, std::map<RepairKey, Repair>& missing)
 }
 
 std::string WhyNotDurable(const ReadContext& context, const Job& job) {
-  const VersionId newest =
-      std::max(NewestCommitted(job, Tier::kMemory), NewestCommitted(job, Tier::kDisk));
-  if (newest.incarnation.value == 0) return "";
+  const auto newest = NewestOfNodes(job);
+  if (!newest) return "";
   const bool runs = job.phase == JobPhase::kRunning;
   if (runs && context.at.now - job.newest_at < kBehindFactor * context.options.flush_after) {
     return "";
   }
-  const VersionState& version = job.versions.at(newest);
+  const VersionState& version = job.versions.at(*newest);
   const auto is_late = [&](Tier tier) {
-    return !version.committed_at(tier) && IsQuiet(context, job, newest, tier);
+    return !version.committed_at(tier) && IsQuiet(context, job, *newest, tier);
   };
   std::string lacks;
   if (is_late(Tier::kDisk)) lacks = "on disk";
-  if (job.groups_of(newest.incarnation) != nullptr && is_late(Tier::kPeer)) {
+  if (job.groups_of(newest->incarnation) != nullptr && is_late(Tier::kPeer)) {
     lacks += lacks.empty() ? "at tier peer" : " and not at tier peer";
   }
   if (lacks.empty()) return "";
-  return fmt::format("version {} is the newest and not {}", ToString(newest), lacks);
+  return fmt::format("version {} is the newest and not {}", ToString(*newest), lacks);
 }
 
 }  // namespace holdfast::coord

@@ -49,10 +49,12 @@ void OnJobForgotten(Context& context, const JobForgotten& event) {
   if (event.request != 0) context.effects.emplace_back(std::move(reply));
 }
 
-void ForgetJob(Context& context, Job& job, std::vector<std::string>* away) {
-  const std::string name = job.name;
+namespace {
+
+/// Collects every node that may have replicas of the job, and the replicas of attached nodes.
+ForgottenJob ReplicasLeft(const Context& context, const Job& job) {
+  const std::string& name = job.name;
   ForgottenJob forgotten;
-  // Collects every node that may have replicas of the job, and the replicas of attached nodes.
   forgotten.upto = std::max(job.incarnation, HighestReported(context, name));
   const auto may_have = [&](NodeIndex node) {
     auto& left = forgotten.left[node];
@@ -85,6 +87,16 @@ void ForgetJob(Context& context, Job& job, std::vector<std::string>* away) {
     };
     add(version.ranks, false);
     add(version.parity, true);
+  }
+  return forgotten;
+}
+
+}  // namespace
+
+void ForgetJob(Context& context, Job& job, std::vector<std::string>* away) {
+  const std::string name = job.name;
+  ForgottenJob forgotten = ReplicasLeft(context, job);
+  for (const auto& [id, version] : job.versions) {
     if (version.recorded) context.effects.emplace_back(EraseVersion{name, id});
   }
   for (const auto& [incarnation, lineage] : job.lineages) {

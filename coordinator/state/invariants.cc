@@ -108,7 +108,7 @@ void CheckVersionRecord(const ReadContext& context, const Job& job, const Versio
 
 void CheckDecision(const ReadContext& context, const Job& job) {
   InvariantMonitor& monitor = *context.options.invariants;
-  const VersionId candidate = job.plan.candidate;
+  const VersionId candidate = job.plan.candidate.value_or(VersionId{});
   const std::string name = ToString(candidate);
   HOLDFAST_INVARIANT(monitor, job.lineage().decision == Decision::kNone, Kv("job", job.name),
                      Kv("version", name));
@@ -124,16 +124,19 @@ void CheckDecision(const ReadContext& context, const Job& job) {
                      Kv("ready", ready), Kv("counted", job.plan.ready));
 }
 
-void CheckRetention(const ReadContext& context, const Job& job, VersionId floor) {
+void CheckRetention(const ReadContext& context, const Job& job, std::optional<VersionId> floor) {
   InvariantMonitor& monitor = *context.options.invariants;
-  const VersionId now = NewestRestorable(job);
-  HOLDFAST_INVARIANT(monitor, now == floor, Kv("job", job.name), Kv("before", ToString(floor)),
-                     Kv("now", ToString(now)));
-  const VersionId newest =
+  const auto now = NewestRestorable(job);
+  const auto text = [](std::optional<VersionId> version) {
+    return version ? ToString(*version) : std::string("none");
+  };
+  HOLDFAST_INVARIANT(monitor, now == floor, Kv("job", job.name), Kv("before", text(floor)),
+                     Kv("now", text(now)));
+  const auto newest =
       std::max({NewestCommitted(job, Tier::kMemory), NewestCommitted(job, Tier::kPeer),
                 NewestCommitted(job, Tier::kDisk)});
-  HOLDFAST_INVARIANT(monitor, now <= newest, Kv("job", job.name), Kv("floor", ToString(now)),
-                     Kv("newest", ToString(newest)));
+  HOLDFAST_INVARIANT(monitor, now <= newest, Kv("job", job.name), Kv("floor", text(now)),
+                     Kv("newest", text(newest)));
 }
 
 void CheckParityPlan(const ReadContext& context, const LineageRecord& lineage) {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <optional>
+
 #include "coordinator/state/cluster.h"
 
 // Checks of the data at the moments on which others rely: before a decision is stored, and when
@@ -25,7 +27,7 @@ void CheckVersionRecord(const ReadContext& context, const Job& job, const Versio
 void CheckDecision(const ReadContext& context, const Job& job);
 
 /// After retention. `floor`: the newest restorable version before it.
-void CheckRetention(const ReadContext& context, const Job& job, VersionId floor);
+void CheckRetention(const ReadContext& context, const Job& job, std::optional<VersionId> floor);
 
 /// Before a plan is stored, and after each change of it.
 void CheckParityPlan(const ReadContext& context, const LineageRecord& lineage);

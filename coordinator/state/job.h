@@ -221,14 +221,14 @@ struct RestoreWaiter {
 /// The restore of the current incarnation: prepared in advance, then decided once.
 struct RestorePlan {
   bool open = false;
-  VersionId candidate;  // incarnation 0: none
+  std::optional<VersionId> candidate;
   std::optional<VersionId> wanted;
   std::vector<RestoreTask> tasks;  // by rank
   uint32_t ready = 0;
   std::vector<RestoreWaiter> waiters;
   std::map<VersionId, std::string> unusable;  // versions that could not be prepared, and why
   /// The version that the running incarnation rolled back to last; retention keeps it.
-  VersionId rolled_back_to;
+  std::optional<VersionId> rolled_back_to;
   std::vector<RestoreWaiter> rollbacks;  // ranks that wait for a rollback
 
   /// Whether at least one rank waits, and every waiting rank reshards.
@@ -272,8 +272,8 @@ struct WaitingJoin {
 
 /// The version that is being copied to a tier (TierPace::kCopy).
 struct TierCopy {
-  VersionId version;                // incarnation 0: none
-  VersionId wanted;                 // a trainer waits until this version is at the tier
+  std::optional<VersionId> version;
+  std::optional<VersionId> wanted;  // a trainer waits until this version is at the tier
   Clock::TimePoint committed_at{};  // when the last copy was committed, or the state was loaded
 };
 
@@ -321,9 +321,9 @@ struct Job {
   Clock::TimePoint newest_at;           // when newest_seen last grew, or the incarnation opened
   Clock::TimePoint ended_at;
   int64_t ended_wall_nanos = 0;
-  VersionId wanted;      // a trainer waits until this version is at another tier
-  VersionId flush;       // every rank writes it to disk since a node leaves; incarnation 0: none
-  VersionId peer_flush;  // the last version for which a flush set the peer target back
+  std::optional<VersionId> wanted;      // a trainer waits until this version is at another tier
+  std::optional<VersionId> flush;       // every rank writes it to disk since a node leaves
+  std::optional<VersionId> peer_flush;  // the last one for which a flush set the peer target back
   uint64_t keep_last = 0;
   uint64_t keep_every = 0;
   Incarnation forgotten_upto;
@@ -343,6 +343,14 @@ struct Job {
   /// Returns nullptr for a tier without a target.
   TierTarget* target(Tier tier) {
     return TraitsOf(tier).pace == TierPace::kTarget ? &targets[tier] : nullptr;
+  }
+  /// Returns nullptr if there is no such version.
+  const VersionState* FindVersion(std::optional<VersionId> id) const {
+    const auto found = id ? versions.find(*id) : versions.end();
+    return found == versions.end() ? nullptr : &found->second;
+  }
+  VersionState* FindVersion(std::optional<VersionId> id) {
+    return const_cast<VersionState*>(std::as_const(*this).FindVersion(id));
   }
   /// Returns nullptr if the incarnation has no parity groups.
   const GroupIndex* groups_of(Incarnation of) const {

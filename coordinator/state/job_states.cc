@@ -10,11 +10,6 @@
 
 namespace holdfast::coord {
 namespace {
-/// Converts the state's "no version", incarnation 0, to that of messages.
-std::optional<VersionId> Named(VersionId version) {
-  return version.incarnation.value == 0 ? std::nullopt : std::optional(version);
-}
-
 /// Returns the newest version at each tier, and the newest others: nodes learn a commit when the
 /// job state changes, and those of older versions after an upgrade.
 std::vector<VersionCommit> CommitsOf(const ReadContext& context, const Job& job,
@@ -42,8 +37,7 @@ JobState JobStateOf(const ReadContext& context, const Job& job) {
   job_state.incarnation = job.incarnation;
   for (const TierTraits& traits : kTierTable) {
     const bool parity = traits.reporter == TierReporter::kParity;
-    job_state.committed[traits.tier] =
-        Named(parity ? PeerFloor(job) : NewestCommitted(job, traits.tier));
+    job_state.committed[traits.tier] = parity ? PeerFloor(job) : NewestCommitted(job, traits.tier);
     if (traits.pace == TierPace::kTarget) {
       job_state.target_step[traits.tier] = job.targets[traits.tier].step();
     }
@@ -55,7 +49,7 @@ JobState JobStateOf(const ReadContext& context, const Job& job) {
   job_state.phase = job.phase;
   job_state.release = job.released;
   if (job.uid != kNoOwner) job_state.owner = job.uid;
-  job_state.flush = Named(job.flush);
+  job_state.flush = job.flush;
   job_state.commits = CommitsOf(context, job, job_state);
   return job_state;
 }

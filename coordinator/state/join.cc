@@ -99,13 +99,17 @@ std::string RunningRanksText(const ReadContext& context, const Job& job, const R
   return text;
 }
 
-void OpenIncarnation(Context& context, Job& job, const RankJoined& event) {
+namespace {
+
+/// Fences the current incarnation: its requests are refused, and the nodes with its replicas stay
+/// listed as far as restores may need them.
+void FenceCurrent(Context& context, Job& job) {
   // If the newest version at peer is of an earlier incarnation, its nodes stay in `nodes_before`:
   // restores wait for them until the current incarnation has replaced that version.
   bool earlier_floor = false;
   if (!job.lineages.empty()) {
-    const VersionId floor = PeerFloor(job);
-    earlier_floor = floor.incarnation.value != 0 && floor.incarnation < job.incarnation;
+    const auto floor = PeerFloor(job);
+    earlier_floor = floor && floor->incarnation < job.incarnation;
     const Status fenced = FencedError(
         fmt::format("incarnation {} of job '{}' started", job.incarnation.value + 1, job.name));
     RefuseWaiters(context, job, fenced);
@@ -120,6 +124,12 @@ void OpenIncarnation(Context& context, Job& job, const RankJoined& event) {
   if (committed_any && !earlier_floor) job.nodes_before.clear();
   job.nodes_before.insert(job.nodes_now.begin(), job.nodes_now.end());
   job.nodes_now.clear();
+}
+
+}  // namespace
+
+void OpenIncarnation(Context& context, Job& job, const RankJoined& event) {
+  FenceCurrent(context, job);
   // The new incarnation is above all that any node reported of the job. If the store was lost or
   // replaced by an older copy, numbers must not be used twice: older versions would be taken for
   // versions of this start.
@@ -136,7 +146,7 @@ void OpenIncarnation(Context& context, Job& job, const RankJoined& event) {
   RestartTargets(job, Step{0});
   job.connected.clear();
   job.goodbyes.clear();
-  job.wanted = {};
+  job.wanted.reset();
   job.newest_at = context.at.now;
 
   LineageRecord lineage;

@@ -28,14 +28,13 @@ bool MayRelease(const Job& job) {
                   [](const auto& entry) { return !IsShared(entry.first.tier); })) {
     return false;
   }
-  const VersionId newest =
-      std::max(NewestCommitted(job, Tier::kMemory), NewestCommitted(job, Tier::kDisk));
-  if (newest.incarnation.value == 0) return true;
-  const VersionState& version = job.versions.at(newest);
+  const auto newest = NewestOfNodes(job);
+  if (!newest) return true;
+  const VersionState& version = job.versions.at(*newest);
   if (!version.committed_at(Tier::kDisk) || version.held_at(Tier::kDisk) != version.world) {
     return false;
   }
-  const GroupIndex* groups = job.groups_of(newest.incarnation);
+  const GroupIndex* groups = job.groups_of(newest->incarnation);
   return groups == nullptr || version.parity_held_at(Tier::kDisk) == groups->members.size();
 }
 
@@ -89,10 +88,11 @@ void OnTierWanted(Context& context, const TierWanted& wanted) {
   if (found == context.cluster.jobs.end() || found->second.versions.count(wanted.version) == 0) {
     return;
   }
-  found->second.wanted = std::max(found->second.wanted, wanted.version);
-  VersionId& copy = found->second.copies[wanted.tier].wanted;
-  copy = std::max(copy, wanted.version);
-  found->second.repair_due = true;
+  Job& job = found->second;
+  job.wanted = std::max(job.wanted, std::optional(wanted.version));
+  std::optional<VersionId>& copy = job.copies[wanted.tier].wanted;
+  copy = std::max(copy, std::optional(wanted.version));
+  job.repair_due = true;
 }
 
 void OnRunStateChanged(Context& context, const RunStateChanged& event) {

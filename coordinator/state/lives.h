@@ -23,9 +23,9 @@ std::vector<StoredReplica> AssignLife(const ReadContext& context,
 /// its bytes are the committed ones.
 bool CountsInThisLife(const ReadContext& context, const StoredReplica& report);
 
-/// Whether another life of the store opened the incarnation. This life then creates no version of
-/// the incarnation but by adoption: its agents ended the trainers when the life changed. Failures
-/// that they reported before, or report late, must not stand for versions that can be adopted.
+/// Whether another life of the store opened the incarnation. Then only an adoption creates versions
+/// of the incarnation: agents ended its trainers when the life changed. A failed save that an agent
+/// reported must not become a version here, since the version might be adopted later.
 bool IsOfOtherLife(const ReadContext& context, const LineageRecord& lineage);
 
 /// Records the replica as quarantined.

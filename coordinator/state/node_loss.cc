@@ -19,7 +19,7 @@ NodeLossImpact ImpactOn(const ReadContext& context, const Job& job,
   for (auto it = job.versions.rbegin(); it != job.versions.rend(); ++it) {
     const VersionState& version = it->second;
     if (!version.committed() || IsAbandoned(job, it->first)) continue;
-    const bool newest = impact.newest.incarnation.value == 0;
+    const bool newest = !impact.newest;
     if (newest) impact.newest = it->first;
     VersionState left = version;
     left.RemoveReplicasIf([&](const Replica& replica) { return is_lost(replica.node); });
@@ -35,7 +35,7 @@ NodeLossImpact ImpactOn(const ReadContext& context, const Job& job,
       }
     }
   }
-  if (impact.newest.incarnation.value != 0) return impact;
+  if (impact.newest) return impact;
   // Without a commit, the loss of any node that the job's ranks run on loses all trained steps.
   impact.keeps = job.newest_seen.value == 0 || !impact.stops;
   if (!impact.keeps) {

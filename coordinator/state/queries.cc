@@ -104,24 +104,22 @@ JobStatus StatusOf(const ReadContext& context, const Job& job) {
   status.world = job.lineage().world;
   status.ranks_joined = job.ranks_joined;
   for (const TierTraits& traits : kTierTable) {
-    const VersionId newest = traits.reporter == TierReporter::kParity
-                                 ? PeerFloor(job)
-                                 : NewestCommitted(job, traits.tier);
+    const auto newest = traits.reporter == TierReporter::kParity
+                            ? PeerFloor(job)
+                            : NewestCommitted(job, traits.tier);
     status.committed[traits.tier] = newest;
-    const bool none = newest.incarnation.value == 0;
-    status.wall_nanos[traits.tier] = none ? 0 : job.versions.at(newest).wall_nanos;
+    status.wall_nanos[traits.tier] = newest ? job.versions.at(*newest).wall_nanos : 0;
     status.copying[traits.tier] = job.copies[traits.tier].version;
   }
   status.restorable = NewestRestorable(job);
   status.committed_total = job.committed_total;
   status.aborted_total = job.aborted_total;
   status.newest_seen = job.newest_seen;
-  if (status.restorable.incarnation.value != 0) {
-    status.restorable_tier = FarthestTier(job, job.versions.at(status.restorable));
+  if (status.restorable) {
+    status.restorable_tier = FarthestTier(job, job.versions.at(*status.restorable));
   }
-  const VersionId newest = std::max(status.committed[Tier::kMemory], status.committed[Tier::kDisk]);
-  if (newest.incarnation.value != 0) {
-    const VersionState& version = job.versions.at(newest);
+  if (const auto newest = NewestOfNodes(job)) {
+    const VersionState& version = job.versions.at(*newest);
     status.committed_wall_nanos = version.wall_nanos;
     if (newest != status.restorable) status.not_restorable_why = MissingText(context, job, version);
   }
@@ -214,8 +212,8 @@ Result<std::vector<VersionStatus>> VersionStatuses(const ReadContext& context,
     return Fail(NotFoundError(fmt::format("no job '{}'", name)));
   }
   const Job& job = found->second;
-  const VersionId newest_memory = NewestCommitted(job, Tier::kMemory);
-  const VersionId newest_peer = PeerFloor(job);
+  const auto newest_memory = NewestCommitted(job, Tier::kMemory);
+  const auto newest_peer = PeerFloor(job);
   std::vector<VersionStatus> statuses;
   for (auto it = job.versions.rbegin(); it != job.versions.rend(); ++it) {
     const auto& [id, version] = *it;
@@ -265,39 +263,38 @@ Result<RestorePlanStatus> PlanRestore(const ReadContext& context, const std::str
     return Fail(NotFoundError(fmt::format("no job '{}'", name)));
   }
   const Job& job = found->second;
-  const VersionId wanted = named.value_or(NewestRestorable(job));
-  auto version = job.versions.find(wanted);
-  if (version == job.versions.end() || !version->second.committed()) {
-    if (named) return Fail(WhyNotRestorable(context, job, wanted));
+  const VersionState* version = job.FindVersion(named ? named : NewestRestorable(job));
+  if (version == nullptr || !version->committed()) {
+    if (named) return Fail(WhyNotRestorable(context, job, *named));
     const bool any = std::any_of(job.versions.begin(), job.versions.end(),
                                  [](const auto& entry) { return entry.second.tiers != 0; });
     if (any) return Fail(WhyNothingRestorable(context, job));
     return Fail(NotFoundError(fmt::format("job '{}' has no committed version", name)));
   }
   RestorePlanStatus plan;
-  plan.version = wanted;
-  plan.world = version->second.world;
+  plan.version = version->id;
+  plan.world = version->world;
   for (uint32_t rank = 0; rank < plan.world; ++rank) {
-    const RankShard& shard = version->second.ranks[rank];
+    const RankShard& shard = version->ranks[rank];
     const Replica* replica = Nearest(shard, tier);
     if (replica == nullptr) {
       // The shard may be missing, exist only at another tier, or have to be decoded.
-      std::string text = MissingText(context, job, version->second);
+      std::string text = MissingText(context, job, *version);
       if (tier && !shard.replicas.empty()) {
-        text = fmt::format("version {} has no replica of rank {} at {}", ToString(wanted), rank,
-                           ToString(*tier));
-      } else if (CanDecode(job, version->second, Rank{rank})) {
+        text = fmt::format("version {} has no replica of rank {} at {}", ToString(plan.version),
+                           rank, ToString(*tier));
+      } else if (CanDecode(job, *version, Rank{rank})) {
         text = fmt::format(
             "version {} has rank {} only in its parity group, which can decode it: read it without "
             "naming a tier",
-            ToString(wanted), rank);
+            ToString(plan.version), rank);
       }
       return Fail(FailedPreconditionError(fmt::format("job '{}': {}", name, text)));
     }
     plan.sources.push_back(LocationOf(context, Rank{rank}, shard, *replica));
   }
-  for (uint32_t number = 0; tier && number < version->second.parity.size(); ++number) {
-    const RankShard& shard = version->second.parity[number];
+  for (uint32_t number = 0; tier && number < version->parity.size(); ++number) {
+    const RankShard& shard = version->parity[number];
     for (const Replica& replica : shard.replicas) {
       if (replica.tier != *tier) continue;
       plan.parity.push_back(LocationOf(context, ParityRank(number), shard, replica));
@@ -313,18 +310,18 @@ Result<RestorePlanStatus> PlanAllReplicas(const ReadContext& context, const std:
     return Fail(NotFoundError(fmt::format("no job '{}'", name)));
   }
   const Job& job = found->second;
-  const VersionId id = named.value_or(NewestRestorable(job));
-  auto known = job.versions.find(id);
-  if (known == job.versions.end() || !known->second.committed()) {
-    return Fail(WhyNotRestorable(context, job, id));
+  const VersionState* known = job.FindVersion(named ? named : NewestRestorable(job));
+  if (known == nullptr || !known->committed()) {
+    if (named) return Fail(WhyNotRestorable(context, job, *named));
+    return Fail(NotFoundError(fmt::format("job '{}' has no version that can be restored", name)));
   }
-  const VersionState& version = known->second;
+  const VersionState& version = *known;
   if (!as_is && !IsFullyAvailable(job, version)) {
     return Fail(FailedPreconditionError(
         fmt::format("job '{}': {}", job.name, MissingText(context, job, version))));
   }
   RestorePlanStatus plan;
-  plan.version = id;
+  plan.version = version.id;
   plan.world = version.world;
   const auto add = [&context](Rank rank, const RankShard& shard,
                               std::vector<ReplicaLocation>& sources) {
@@ -338,10 +335,10 @@ Result<RestorePlanStatus> PlanAllReplicas(const ReadContext& context, const std:
   for (uint32_t number = 0; number < version.parity.size(); ++number) {
     add(ParityRank(number), version.parity[number], plan.parity);
   }
-  const GroupIndex* groups = job.groups_of(id.incarnation);
+  const GroupIndex* groups = job.groups_of(version.id.incarnation);
   if (groups == nullptr || !MayDecode(version)) return plan;
   for (uint32_t group = 0; group < groups->firsts.size(); ++group) {
-    auto members = GroupOf(context, job, id.incarnation, group, &version);
+    auto members = GroupOf(context, job, version.id.incarnation, group, &version);
     if (members) plan.groups.push_back(*std::move(members));
   }
   return plan;

@@ -86,18 +86,18 @@ bool RunRestoreTask(Context& context, Job& job, Rank rank) {
   const NodeIndex target = job.rank_nodes[rank.value];
   if (task.phase != RestoreTask::Phase::kIdle || context.at.now < task.retry_at) return false;
   if (target == kNoNode || !context.cluster.nodes[target].attached) return false;
-  const VersionState& version = job.versions.at(job.plan.candidate);
+  const VersionState& version = job.versions.at(*job.plan.candidate);
   if (!IsAvailable(job, version, rank, kAnyTier | kIncludeDamaged)) return false;
   std::optional<Replica> source = PickSource(context, job, task, version, rank);
   if (!source) return true;
   task.phase = RestoreTask::Phase::kPreparing;
   task.target = target;
   task.source = *source;
-  task.request = AddPrepare(context, {job.name, job.plan.candidate, rank, *source, target});
+  task.request = AddPrepare(context, {job.name, version.id, rank, *source, target});
   PrepareShard directive;
   directive.request = task.request;
   directive.identity.job = job.name;
-  directive.identity.version = job.plan.candidate;
+  directive.identity.version = version.id;
   directive.identity.rank = rank;
   directive.identity.world = job.lineage().world;
   directive.tier = source->tier;
@@ -120,7 +120,7 @@ void DecideRestore(Context& context, Job& job) {
   LineageRecord& lineage = job.lineage();
   CheckDecision(context, job);
   lineage.decision = Decision::kVersion;
-  lineage.restored = job.plan.candidate;
+  lineage.restored = *job.plan.candidate;
   context.effects.emplace_back(PutLineage{lineage, LineageChange::kDecided});
   const VersionState& version = job.versions.at(lineage.restored);
   if (!version.disputes.empty()) ReportDisputedRestore(context, job, version);
@@ -195,7 +195,7 @@ void AdvanceDecided(Context& context, Job& job) {
   plan.waiters = std::move(waiting);
 }
 
-VersionId ChooseCandidate(const Job& job) {
+std::optional<VersionId> ChooseCandidate(const Job& job) {
   const RestorePlan& plan = job.plan;
   // For reshards, damaged replicas do not count: no preparation shows whether a decode works.
   const auto restorable = plan.reshards_only() ? IsRestorable : MayBeRestorable;
@@ -203,12 +203,12 @@ VersionId ChooseCandidate(const Job& job) {
     auto found = job.versions.find(*plan.wanted);
     bool good = found != job.versions.end() && restorable(job, found->second) &&
                 plan.unusable.count(*plan.wanted) == 0;
-    return good ? *plan.wanted : VersionId{};
+    return good ? plan.wanted : std::nullopt;
   }
   for (auto it = job.versions.rbegin(); it != job.versions.rend(); ++it) {
     if (restorable(job, it->second) && plan.unusable.count(it->first) == 0) return it->first;
   }
-  return {};
+  return std::nullopt;
 }
 
 /// Takes one step towards the decision. Returns true if a version was found unusable; the caller
@@ -218,7 +218,7 @@ bool AdvanceCandidate(Context& context, Job& job) {
   const bool requested = !plan.waiters.empty();
   if (!requested && job.newest_seen.value != 0) {
     // The job already trains, and no rank has requested a restore: prepare nothing.
-    if (plan.candidate.incarnation.value != 0) SwitchCandidate(job, {});
+    if (plan.candidate) SwitchCandidate(job, std::nullopt);
     return false;
   }
   // Reads all nodes of the job, and is needed for few of the events, such as joins, that come here.
@@ -226,9 +226,9 @@ bool AdvanceCandidate(Context& context, Job& job) {
     if (!known) known = BarrierOpen(context, job);
     return *known;
   };
-  const VersionId best = ChooseCandidate(job);
+  const std::optional<VersionId> best = ChooseCandidate(job);
   if (best != plan.candidate) {
-    const bool named = plan.wanted == best;
+    const bool named = plan.wanted && plan.wanted == best;
     // Switch to a newer version at once, but to an older one only when it is certain that the newer
     // one cannot be restored.
     if (named || best > plan.candidate || barrier_open()) SwitchCandidate(job, best);
@@ -238,8 +238,8 @@ bool AdvanceCandidate(Context& context, Job& job) {
       (job.ranks_joined == job.lineage().world ||
        context.at.now - plan.waiters.front().since >= context.options.node_lease) &&
       barrier_open();
-  auto found = job.versions.find(plan.candidate);
-  if (found == job.versions.end()) {
+  const VersionState* candidate = job.FindVersion(plan.candidate);
+  if (candidate == nullptr) {
     if (!may_refuse) return false;
     RefuseRestore(context, job,
                   plan.wanted ? WhyNotRestorable(context, job, *plan.wanted)
@@ -247,16 +247,16 @@ bool AdvanceCandidate(Context& context, Job& job) {
                   /*include_reshards=*/true);
     return false;
   }
-  const bool other_world = found->second.world != job.lineage().world;
+  const bool other_world = candidate->world != job.lineage().world;
   if (other_world && may_refuse) {
-    RefuseRestore(context, job, WorldMismatch(job, found->second), /*include_reshards=*/false);
+    RefuseRestore(context, job, WorldMismatch(job, *candidate), /*include_reshards=*/false);
   }
   const bool reshards_only = plan.reshards_only();
   // Reshards need no prepared shards.
   for (uint32_t rank = 0; rank < plan.tasks.size() && !reshards_only && !other_world; ++rank) {
     if (!RunRestoreTask(context, job, Rank{rank})) continue;
     if (!barrier_open()) continue;  // a node that has not attached yet may have the shard
-    plan.unusable[plan.candidate] =
+    plan.unusable[candidate->id] =
         fmt::format("rank {} could not be prepared from any replica", rank);
     return true;
   }

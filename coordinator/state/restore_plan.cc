@@ -38,12 +38,12 @@ void PlaceRank(Context& context, Job& job, Rank rank, NodeIndex node) {
   job.changed = true;
 }
 
-void SwitchCandidate(Job& job, VersionId candidate) {
+void SwitchCandidate(Job& job, std::optional<VersionId> candidate) {
   RestorePlan& plan = job.plan;
   for (RestoreTask& task : plan.tasks) ResetRestoreTask(job, task);
   plan.candidate = candidate;
   plan.ready = 0;
-  plan.tasks.assign(candidate.incarnation.value == 0 ? 0 : job.lineage().world, {});
+  plan.tasks.assign(candidate ? job.lineage().world : 0, {});
 }
 
 void ResetRestoreTask(Job& job, RestoreTask& task) {

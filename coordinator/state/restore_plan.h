@@ -1,5 +1,7 @@
 #pragma once
 
+#include <optional>
+
 #include "coordinator/state/cluster.h"
 
 // The restore plan of the current incarnation: which ranks wait, and what is prepared where.
@@ -22,8 +24,8 @@ bool IsRestoring(const ReadContext& context, const Job& job);
 /// Records on which node the rank runs.
 void PlaceRank(Context& context, Job& job, Rank rank, NodeIndex node);
 
-/// Makes another version the candidate; incarnation 0: none. All tasks start again.
-void SwitchCandidate(Job& job, VersionId candidate);
+/// Makes another version the candidate, or none. All tasks start again.
+void SwitchCandidate(Job& job, std::optional<VersionId> candidate);
 
 /// Ends the task: a reply to its directive no longer matters.
 void ResetRestoreTask(Job& job, RestoreTask& task);

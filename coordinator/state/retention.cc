@@ -22,17 +22,22 @@ constexpr size_t kAbortedMax = 64;
 
 /// Returns the versions that no retention rule may remove.
 std::set<VersionId> ProtectedVersions(const Job& job) {
-  std::set<VersionId> keep = {NewestRestorable(job), PeerFloor(job)};
+  std::set<VersionId> keep;
+  const auto protect = [&keep](const std::optional<VersionId>& version) {
+    if (version) keep.insert(*version);
+  };
+  protect(NewestRestorable(job));
+  protect(PeerFloor(job));
   for (const TierTraits& traits : kTierTable) {
-    if (HasReplicas(traits.tier)) keep.insert(NewestCommitted(job, traits.tier));
-    keep.insert(job.copies[traits.tier].version);
+    if (HasReplicas(traits.tier)) protect(NewestCommitted(job, traits.tier));
+    protect(job.copies[traits.tier].version);
   }
   if (job.lineage().decision == Decision::kNone || !job.plan.waiters.empty()) {
-    keep.insert(job.plan.candidate);
+    protect(job.plan.candidate);
   }
-  keep.insert(job.plan.rolled_back_to);
+  protect(job.plan.rolled_back_to);
   for (const RestoreWaiter& waiter : job.plan.rollbacks) {
-    if (waiter.wanted) keep.insert(*waiter.wanted);
+    protect(waiter.wanted);
   }
   for (auto it = job.versions.rbegin(); it != job.versions.rend(); ++it) {
     const VersionState& version = it->second;
@@ -159,8 +164,8 @@ void RetainStored(Context& context, Job& job, const std::set<VersionId>& keep) {
 }
 
 void RetainMemory(Context& context, Job& job, const std::set<VersionId>& keep) {
-  const VersionId newest = NewestCommitted(job, Tier::kMemory);
-  VersionId newest_stored;
+  const auto newest = NewestCommitted(job, Tier::kMemory);
+  std::optional<VersionId> newest_stored;
   for (const TierTraits& traits : kTierTable) {
     if (!IsStored(traits.tier)) continue;
     newest_stored = std::max(newest_stored, NewestCommitted(job, traits.tier));
@@ -201,7 +206,7 @@ void EraseRemoved(Context& context, Job& job) {
 }
 
 void PruneAborted(Context& context, Job& job) {
-  const VersionId newest = NewestCommitted(job, Tier::kMemory);
+  const auto newest = NewestCommitted(job, Tier::kMemory);
   std::vector<VersionId> aborted;
   for (const auto& [id, version] : job.versions) {
     if (version.phase == Phase::kAborted) aborted.push_back(id);
@@ -231,7 +236,7 @@ void PruneAborted(Context& context, Job& job) {
 void ApplyRetention(Context& context, Job& job) {
   if (job.retention_due && BarrierOpen(context, job)) {
     const std::set<VersionId> keep = ProtectedVersions(job);
-    const VersionId floor = NewestRestorable(job);
+    const auto floor = NewestRestorable(job);
     RetainStored(context, job, keep);
     RetainMemory(context, job, keep);
     CheckRetention(context, job, floor);
@@ -247,31 +252,31 @@ void OnPinSet(Context& context, const PinSet& event) {
     return Answer(context, event.request, NotFoundError(fmt::format("no job '{}'", event.job)));
   }
   Job& job = found->second;
-  const VersionId wanted = event.version.value_or(NewestCommitted(job, Tier::kDisk));
-  auto version = job.versions.find(wanted);
-  if (version == job.versions.end() || !version->second.committed()) {
+  const auto wanted = event.version ? event.version : NewestCommitted(job, Tier::kDisk);
+  VersionState* version = job.FindVersion(wanted);
+  if (version == nullptr || !version->committed()) {
     return Answer(
         context, event.request,
         NotFoundError(event.version ? fmt::format("job {} has no committed version {}", event.job,
-                                                  ToString(wanted))
+                                                  ToString(*wanted))
                                     : fmt::format("job {} has no version on disk yet", event.job)));
   }
-  if (event.pinned && !version->second.committed_at(Tier::kDisk)) {
+  if (event.pinned && !version->committed_at(Tier::kDisk)) {
     return Answer(context, event.request,
                   FailedPreconditionError(fmt::format(
                       "version {} is not on disk yet; only versions on disk can be pinned",
-                      ToString(wanted))));
+                      ToString(*wanted))));
   }
-  if (version->second.pinned != event.pinned) {
-    version->second.pinned = event.pinned;
-    StoreVersion(context, job, version->second, 0);
+  if (version->pinned != event.pinned) {
+    version->pinned = event.pinned;
+    StoreVersion(context, job, *version, 0);
     job.retention_due = true;
     job.changed = true;
   }
   if (event.request == 0) return;
   Reply reply;
   reply.request = event.request;
-  reply.version = wanted;
+  reply.version = *wanted;
   context.effects.emplace_back(std::move(reply));
 }
 

@@ -83,19 +83,19 @@ void AdvanceRollback(Context& context, Job& job) {
     if (!waiter.wanted) to_newest.insert(waiter.rank);
   }
   const bool all = to_newest.size() == job.lineage().world;
-  const VersionId newest = all ? NewestRestorable(job) : VersionId{};
+  const auto newest = all ? NewestRestorable(job) : std::nullopt;
   std::vector<RestoreWaiter> waiting;
   for (RestoreWaiter& waiter : std::exchange(plan.rollbacks, {})) {
     const bool named = waiter.wanted.has_value();
     if (!named && !all) {
       waiting.push_back(std::move(waiter));
-    } else if (!named && newest.incarnation.value == 0) {
+    } else if (!named && !newest) {
       if (BarrierOpen(context, job)) {
         Answer(context, waiter.request, WhyNothingRestorable(context, job));
       } else {
         waiting.push_back(std::move(waiter));
       }
-    } else if (!AnswerRollback(context, job, waiter, waiter.wanted.value_or(newest))) {
+    } else if (!AnswerRollback(context, job, waiter, named ? *waiter.wanted : *newest)) {
       waiting.push_back(std::move(waiter));
     }
   }

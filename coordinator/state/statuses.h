@@ -71,11 +71,11 @@ struct JobStatus {
   Incarnation incarnation;
   uint32_t world = 0;
   uint32_t ranks_joined = 0;
-  PerTier<VersionId> committed;  // newest; incarnation 0: none
-  PerTier<VersionId> copying;    // the version that is being copied to the tier
-  VersionId restorable;
-  Tier restorable_tier = Tier::kMemory;  // the slowest tier that a rank reads from
-  std::string not_restorable_why;        // empty when the newest committed version is restorable
+  PerTier<std::optional<VersionId>> committed;  // newest
+  PerTier<std::optional<VersionId>> copying;    // the version that is being copied to the tier
+  std::optional<VersionId> restorable;          // newest
+  Tier restorable_tier = Tier::kMemory;         // the slowest tier that a rank reads from
+  std::string not_restorable_why;  // empty when the newest committed version is restorable
   int64_t committed_wall_nanos = 0;
   PerTier<int64_t> wall_nanos{};  // of the newest version committed at the tier; 0: none
   uint64_t committed_total = 0;
@@ -83,10 +83,10 @@ struct JobStatus {
   uint64_t pending_versions = 0;
   Step newest_seen;
   Step peer_target_step;
-  VersionId peer_target;  // the version whose parity is being built; incarnation 0: none yet
-  uint32_t peer_target_held = 0;  // members that have their parity of peer_target
-  uint32_t peer_members = 0;      // 0: the current incarnation has no parity groups
-  std::string not_protected_why;  // with peer_members 0
+  std::optional<VersionId> peer_target;  // the version whose parity is being built
+  uint32_t peer_target_held = 0;         // members that have their parity of peer_target
+  uint32_t peer_members = 0;             // 0: the current incarnation has no parity groups
+  std::string not_protected_why;         // with peer_members 0
   std::vector<UnderProtectedStatus> under_protected;  // newest first
   JobPhase phase = JobPhase::kRunning;
   /// Which tiers the newest committed version lacks although no newer version follows; empty: none.
@@ -143,11 +143,11 @@ struct RestorePlanStatus {
 /// The impact on a job of losing some nodes and all their replicas.
 struct NodeLossImpact {
   std::string job;
-  VersionId newest;     // committed and not abandoned; incarnation 0: none
-  bool keeps = false;   // `newest` would still be restorable
-  std::string why_not;  // empty if `keeps`
-  VersionId fallback;   // the version that a restart would restore; incarnation 0: none
-  bool stops = false;   // ranks of the job run on these nodes
+  std::optional<VersionId> newest;    // committed and not abandoned
+  bool keeps = false;                 // `newest` would still be restorable
+  std::string why_not;                // empty if `keeps`
+  std::optional<VersionId> fallback;  // the version that a restart would restore
+  bool stops = false;                 // ranks of the job run on these nodes
 };
 
 enum class DrainState : uint8_t {
@@ -159,8 +159,8 @@ enum class DrainState : uint8_t {
 /// What a job would lose without the drained nodes.
 struct DrainedJob {
   std::string job;
-  VersionId newest;  // committed and not abandoned; incarnation 0: none
-  VersionId safe;    // newest that can be restored without the nodes; incarnation 0: none
+  std::optional<VersionId> newest;  // committed and not abandoned
+  std::optional<VersionId> safe;    // newest that can be restored without the nodes
   DrainState state = DrainState::kSafe;
   bool runs_here = false;  // ranks of the job run on the nodes
   uint32_t writing = 0;    // shards that are still to be written

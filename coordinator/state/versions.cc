@@ -148,23 +148,28 @@ bool IsAtSharedTier(const VersionState& version) {
   });
 }
 
-VersionId NewestCommitted(const Job& job, Tier tier) {
+std::optional<VersionId> NewestCommitted(const Job& job, Tier tier) {
   for (auto it = job.versions.rbegin(); it != job.versions.rend(); ++it) {
     if (it->second.committed_at(tier) && !IsAbandoned(job, it->first)) return it->first;
   }
-  return {};
+  return std::nullopt;
 }
 
-VersionId NewestRestorable(const Job& job) {
+std::optional<VersionId> NewestOfNodes(const Job& job) {
+  return std::max(NewestCommitted(job, Tier::kMemory), NewestCommitted(job, Tier::kDisk));
+}
+
+std::optional<VersionId> NewestRestorable(const Job& job) {
   for (auto it = job.versions.rbegin(); it != job.versions.rend(); ++it) {
     if (IsRestorable(job, it->second)) return it->first;
   }
-  return {};
+  return std::nullopt;
 }
 
-VersionId PeerFloor(const Job& job) {
+std::optional<VersionId> PeerFloor(const Job& job) {
   const bool unprotected = job.lineage().peers.empty() && job.ranks_joined == job.lineage().world;
-  if (unprotected && NewestCommitted(job, Tier::kMemory).incarnation == job.incarnation) return {};
+  const auto newest = NewestCommitted(job, Tier::kMemory);
+  if (unprotected && newest && newest->incarnation == job.incarnation) return std::nullopt;
   return NewestCommitted(job, Tier::kPeer);
 }
 

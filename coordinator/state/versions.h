@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "coordinator/state/cluster.h"
@@ -46,16 +47,19 @@ bool MayBeRestorable(const Job& job, const VersionState& version);
 /// Whether a shared tier has the version. Then the loss of nodes takes nothing from it.
 bool IsAtSharedTier(const VersionState& version);
 
-/// Returns the newest version committed at the tier and not abandoned; incarnation 0: none.
-VersionId NewestCommitted(const Job& job, Tier tier);
+/// Returns the newest version committed at the tier and not abandoned.
+std::optional<VersionId> NewestCommitted(const Job& job, Tier tier);
 
-/// Returns the newest restorable version; incarnation 0: none.
-VersionId NewestRestorable(const Job& job);
+/// Returns the newer of the newest versions committed in memory and on disk.
+std::optional<VersionId> NewestOfNodes(const Job& job);
+
+/// Returns the newest restorable version.
+std::optional<VersionId> NewestRestorable(const Job& job);
 
 /// Returns the retention floor at tier peer: the newest version committed at peer, which agents
 /// keep in memory until a newer one is committed there. If the current incarnation has no parity
-/// groups, its first commit in memory replaces the floor, and the result has incarnation 0.
-VersionId PeerFloor(const Job& job);
+/// groups, its first commit in memory replaces the floor, and there is none.
+std::optional<VersionId> PeerFloor(const Job& job);
 
 /// Returns the record of the damage. Records a finding if the damage is new.
 DamagedReplica& RecordDamage(Context& context, Job& job, VersionState& version, Rank rank,

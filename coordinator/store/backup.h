@@ -11,8 +11,8 @@
 
 namespace holdfast::coord {
 
-/// Added to the epoch of a copy. Agents whose version has no lives then find an epoch above all
-/// that they have seen, and accept a coordinator with the copy.
+/// Added to the epoch of a copy. Agents of releases without lives compare epochs only: the copy's
+/// epoch is then above all that they have seen, and they accept its coordinator.
 inline constexpr uint64_t kBackupEpochs = 1'000'000;
 
 struct BackupCounts {

@@ -25,7 +25,7 @@ class StoreRebuild {
 
   /// Records the owner, the run and the digests of the versions. Before the fault.
   Status Record();
-  /// Brings the job back, also after an interruption: without this command nothing would. Then
+  /// Brings the job back, also after an interruption, since no other program does that. Then
   /// waits for a new version until `give_up_ms` after the fault. `since` returns the time since the
   /// fault.
   void Follow(const DrillPlan& plan, const std::function<int64_t()>& since, int64_t give_up_ms,

@@ -41,7 +41,8 @@ Result<UniqueFd> LockFolder(const std::string& folder) {
                                  ": stop it, or set another run_dir for this one"));
 }
 
-/// Whether the coordinator sends the revoked names to this injector: it does so to agents only.
+/// Whether this injector has an agent's certificate: the coordinator sends the revoked names to
+/// agents only.
 bool IsAgent(const coord::TlsFiles& tls) {
   const auto own = certificates::ReadIdentity({tls.cert, tls.key});
   if (!own) return false;

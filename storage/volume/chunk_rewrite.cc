@@ -6,7 +6,7 @@
 #include <string>
 
 #include "base/crash_point.h"
-#include "storage/format/checksum.h"
+#include "storage/format/chunk.h"
 #include "storage/volume/layout.h"
 #include "storage/volume/shard_reader.h"
 
@@ -19,9 +19,7 @@ constexpr uint64_t kPieceBytes = 256ULL << 10;
 Status RewriteChunk(const DirectoryList& dirs, const ShardSeal& seal, uint64_t index,
                     std::span<const std::byte> bytes) {
   const uint64_t begin = index * kChunkBytes;
-  if (index >= seal.chunk_crcs.size() ||
-      bytes.size() != std::min(kChunkBytes, seal.image_bytes - begin) ||
-      Crc32c(bytes) != seal.chunk_crcs[index]) {
+  if (!IsChunk(seal, index, bytes)) {
     return InvalidArgumentError(fmt::format("the {} given bytes are not chunk {} of {}",
                                             bytes.size(), index, ToString(seal.identity.key())));
   }

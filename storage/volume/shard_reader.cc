@@ -52,8 +52,8 @@ class FileChunks final : public ShardChunks {
           fmt::format("a shard of {} chunks has no chunk {}", seal_.chunk_crcs.size(), index)));
     }
     const uint64_t begin = index * kChunkBytes;
-    const uint64_t end = std::min(seal_.image_bytes, begin + kChunkBytes);
-    const auto bytes = std::span(chunk_).first(end - begin);
+    const auto bytes = std::span(chunk_).first(ChunkBytes(seal_, index));
+    const uint64_t end = begin + bytes.size();
     // With several parts, the seal contains the image bytes before the first part.
     const auto header = std::as_bytes(std::span(seal_.image_header));
     if (begin < header.size()) {
@@ -226,7 +226,7 @@ Status CheckChunk(const DirectoryList& dirs, const ShardSeal& seal, uint64_t ind
                   std::span<const std::byte> bytes) {
   if (IsChunk(seal, index, bytes)) return Status::Ok();
   const uint64_t begin = index * kChunkBytes;
-  const uint64_t end = std::min(seal.image_bytes, begin + kChunkBytes);
+  const uint64_t end = begin + ChunkBytes(seal, index);
   const auto count = static_cast<uint32_t>(seal.parts.size());
   std::string files;
   for (uint32_t part = 0; part < count; ++part) {

@@ -9,9 +9,9 @@
 #include <filesystem>
 #include <fstream>
 
-#include "testing/cluster/cluster.h"
 #include "testing/cluster/observer.h"
 #include "testing/cluster/training.h"
+#include "tests/e2e/cluster_test.h"
 
 #define HOLDFAST_HPP_EXPLICIT_NAMESPACE
 #include <holdfast/holdfast.hpp>
@@ -27,20 +27,12 @@ bool Contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-class BadInputTest : public Test {
+class BadInputTest : public ClusterTest {
  protected:
   void SetUp() override {
-    options_.root = MakeTempDir("hfb").value();
     options_.nodes = 1;
     options_.arena_bytes = 64ULL << 20;
-    cluster_ = std::make_unique<Cluster>(options_);
-    Status status = cluster_->Start();
-    ASSERT_TRUE(status.ok()) << status.ToString();
-  }
-  void TearDown() override {
-    cluster_.reset();
-    std::error_code ignored;
-    fs::remove_all(options_.root, ignored);
+    StartServers();
   }
 
   v1::Options OptionsFor(const std::string& run_id) {
@@ -80,8 +72,6 @@ class BadInputTest : public Test {
     EXPECT_EQ(bias_, bias);
   }
 
-  ClusterOptions options_;
-  std::unique_ptr<Cluster> cluster_;
   std::vector<float> weights_ = std::vector<float>(100'000, 1.5F);
   std::vector<float> bias_ = std::vector<float>(300, -2.0F);
 };

@@ -20,7 +20,7 @@
 
 #include "agent/api/socket.h"
 #include "base/fd.h"
-#include "testing/cluster/cluster.h"
+#include "tests/e2e/cluster_test.h"
 #include "tests/e2e/saving_job.h"
 
 namespace holdfast::local {
@@ -35,11 +35,10 @@ constexpr milliseconds kTimeout(30'000);
 constexpr uid_t kOtherUser = 65534;
 constexpr uint64_t kSmallShm = 64ULL << 20;
 
-class ContainerTest : public ::testing::Test {
+class ContainerTest : public ClusterTest {
  protected:
   void SetUp() override {
     if (::geteuid() != 0) GTEST_SKIP() << "only root can change users and mounts";
-    options_.root = MakeTempDir("hfc").value();
     options_.coordinator_settings = {"peers.group_nodes=2"};
     std::filesystem::permissions(options_.root, std::filesystem::perms(0755));
     Own(options_.root);
@@ -48,8 +47,6 @@ class ContainerTest : public ::testing::Test {
     job_.reset();
     cluster_.reset();
     keeper_ = Process();
-    std::error_code ignored;
-    if (!options_.root.empty()) std::filesystem::remove_all(options_.root, ignored);
   }
   static void Own(const std::string& path) {
     std::filesystem::create_directories(path);
@@ -189,9 +186,7 @@ class ContainerTest : public ::testing::Test {
     });
   }
 
-  ClusterOptions options_;
   Process keeper_;
-  std::optional<Cluster> cluster_;
   std::optional<SavingJob> job_;
 };
 

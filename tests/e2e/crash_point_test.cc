@@ -11,9 +11,9 @@
 #include <csignal>
 #include <filesystem>
 
-#include "testing/cluster/cluster.h"
 #include "testing/cluster/observer.h"
 #include "testing/cluster/training.h"
+#include "tests/e2e/cluster_test.h"
 
 namespace holdfast::local {
 namespace {
@@ -66,20 +66,15 @@ constexpr CrashCase kCases[] = {
     {"coordinator.restore_decided:1", CrashCase::kCoordinator},
 };
 
-class CrashPointTest : public ::testing::TestWithParam<CrashCase> {
+class CrashPointTest : public ClusterTest, public ::testing::WithParamInterface<CrashCase> {
  protected:
   void SetUp() override {
-    options_.root = MakeTempDir("hfc").value();
     options_.nodes = kWorld;
     options_.arena_bytes = 64ULL << 20;
     options_.keep_last = 2;
     training_.world = kWorld;
     training_.steps = 60;
     training_.step_sleep_ms = 25;
-  }
-  void TearDown() override {
-    std::error_code ignored;
-    fs::remove_all(options_.root, ignored);
   }
 
   /// The parameters of an uninterrupted run. Computed once per process, since all cases share them.
@@ -136,7 +131,6 @@ class CrashPointTest : public ::testing::TestWithParam<CrashCase> {
     return found;
   }
 
-  ClusterOptions options_;
   TrainingOptions training_;
 };
 

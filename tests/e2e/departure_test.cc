@@ -9,6 +9,7 @@
 
 #include "testing/cluster/observer.h"
 #include "testing/cluster/training.h"
+#include "tests/e2e/cluster_test.h"
 #include "tests/e2e/protected_cluster.h"
 
 namespace holdfast::local {
@@ -24,22 +25,13 @@ int Phases() {
   return value == nullptr ? 3 : std::stoi(value);
 }
 
-class GraceTest : public ::testing::Test {
+class GraceTest : public ClusterTest {
  protected:
   void SetUp() override {
-    options_.root = MakeTempDir("hfg").value();
     options_.nodes = 4;
     options_.arena_bytes = 64ULL << 20;
     options_.disk_every = 1'000'000;  // so that only departures write versions to disk
-    cluster_.emplace(options_);
-    const Status started = cluster_->Start();
-    ASSERT_TRUE(started.ok()) << started.ToString();
-  }
-  void TearDown() override {
-    cluster_.reset();
-    if (HasFailure() && std::getenv("HOLDFAST_KEEP") != nullptr) return;
-    std::error_code ignored;
-    std::filesystem::remove_all(options_.root, ignored);
+    StartServers();
   }
   /// Starts all servers again after a loss of all memory.
   void StartAgain() {
@@ -51,9 +43,6 @@ class GraceTest : public ::testing::Test {
       ASSERT_TRUE(cluster_->AwaitAgent(node).ok());
     }
   }
-
-  ClusterOptions options_;
-  std::optional<Cluster> cluster_;
 };
 
 TEST_F(GraceTest, ANodeThatIsStoppedAtAnyTimeLosesAtMostOneStep) {
@@ -328,9 +317,7 @@ class DrainWithoutGroupsTest : public DrainTest {
     options_.disk_every = disk_every;
     options_.nodes = ranks + 1;
     options_.agent_settings.push_back("peers.enabled=false");
-    cluster_.emplace(options_);
-    const Status started = cluster_->Start();
-    ASSERT_TRUE(started.ok()) << started.ToString();
+    ASSERT_NO_FATAL_FAILURE(StartServers());
     job_.emplace(*cluster_, ranks, words_);
     const Status opened = job_->Open();
     ASSERT_TRUE(opened.ok()) << opened.ToString();

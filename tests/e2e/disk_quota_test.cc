@@ -1,5 +1,5 @@
-// A job whose disk quota is full keeps training: memory goes on, the refusal has numbers and a
-// health finding, another job is not affected, and disk recovers when retention frees space.
+// A job whose disk quota is full keeps training: saves to memory continue, the refusal has numbers
+// and a health finding, another job is not affected, and disk recovers when retention frees space.
 
 #include <fmt/format.h>
 
@@ -51,7 +51,7 @@ TEST_F(DiskQuotaTest, AFullQuotaStopsOnlyTheJobsDiskAndRecovers) {
   EXPECT_THAT(Cli({"status"}), AllOf(HasSubstr("DISK_FULL"), HasSubstr("of 2.4 MiB"),
                                      HasSubstr("limits.disk_bytes_per_job")));
   EXPECT_THAT(AgentLog(0), HasSubstr("ShardNotStored"));
-  // Training and memory go on. What is on disk stays there.
+  // Saves to memory continue. What is on disk stays there.
   ASSERT_NO_FATAL_FAILURE(SaveInMemory(5));
   EXPECT_EQ(Newest(v1::Tier::kDisk), on_disk);
   EXPECT_GT(Newest(v1::Tier::kMemory), on_disk);

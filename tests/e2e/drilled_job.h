@@ -17,21 +17,19 @@
 #include <string>
 #include <vector>
 
-#include "testing/cluster/cluster.h"
 #include "testing/cluster/small_disk.h"
 #include "testing/cluster/training.h"
+#include "tests/e2e/cluster_test.h"
 
 namespace holdfast::local {
 
 inline constexpr std::chrono::milliseconds kDrillTimeout(240'000);
 
 /// A job of the example trainer under `holdfast run`, as the target of drills.
-class DrilledJob : public ::testing::Test {
+class DrilledJob : public ClusterTest {
  protected:
   void SetUp() override {
-    root_ = MakeTempDir("hfd").value();
     std::filesystem::create_directories(root_ + "/meet");
-    options_.root = root_;
     options_.arena_bytes = 64ULL << 20;
     options_.injectors = true;
   }
@@ -48,8 +46,6 @@ class DrilledJob : public ::testing::Test {
     EXPECT_TRUE(WaitUntil(all_ended, std::chrono::milliseconds(20'000)));
     cluster_.reset();
     disk_.reset();
-    std::error_code ignored;
-    if (std::getenv("HOLDFAST_KEEP") == nullptr) std::filesystem::remove_all(root_, ignored);
   }
 
   /// HOLDFAST_RANKS_PER_NODE overrides `ranks_per_node`, for a larger job.
@@ -58,9 +54,7 @@ class DrilledJob : public ::testing::Test {
       ranks_per_node = std::stoi(wanted);
     }
     options_.nodes = nodes + spares;
-    cluster_.emplace(options_);
-    Status started = cluster_->Start();
-    ASSERT_TRUE(started.ok()) << started.ToString();
+    ASSERT_NO_FATAL_FAILURE(StartServers());
     ASSERT_TRUE(WaitUntil([&] { return NodesUp() == nodes + spares; }, kDrillTimeout));
     world_ = nodes * ranks_per_node;
     steps_ = steps;
@@ -252,10 +246,7 @@ class DrilledJob : public ::testing::Test {
     return files;
   }
 
-  std::string root_;
-  ClusterOptions options_;
   std::optional<SmallDisk> disk_;
-  std::optional<Cluster> cluster_;
   int world_ = 0;
   uint64_t steps_ = 0;
   uint64_t params_ = TrainingOptions().params;

@@ -7,9 +7,9 @@
 
 #include <filesystem>
 
-#include "testing/cluster/cluster.h"
 #include "testing/cluster/observer.h"
 #include "testing/cluster/training.h"
+#include "tests/e2e/cluster_test.h"
 #include "tests/e2e/saving_job.h"
 
 namespace holdfast::local {
@@ -19,29 +19,18 @@ using ::testing::Not;
 
 constexpr std::chrono::milliseconds kTimeout(120'000);
 
-class EndOfJobTest : public ::testing::Test {
+class EndOfJobTest : public ClusterTest {
  protected:
   void StartCluster(int nodes) {
-    options_.root = MakeTempDir("hfe").value();
     options_.nodes = nodes;
     options_.arena_bytes = 64ULL << 20;
     options_.coordinator_settings = {"jobs.release_after_s=1"};
-    cluster_.emplace(options_);
-    const Status started = cluster_->Start();
-    ASSERT_TRUE(started.ok()) << started.ToString();
-  }
-  void TearDown() override {
-    cluster_.reset();
-    std::error_code ignored;
-    std::filesystem::remove_all(options_.root, ignored);
+    StartServers();
   }
   std::string Shown(const std::vector<std::string>& command) {
     const auto result = cluster_->Cli(command);
     return result ? result->out + result->errors : result.error().ToString();
   }
-
-  ClusterOptions options_;
-  std::optional<Cluster> cluster_;
 };
 
 TEST_F(EndOfJobTest, ShortJobsInSequenceAllReachEveryTier) {

@@ -52,18 +52,13 @@ class FailoverTest : public ProtectedCluster {
     words_ = 4 << 10;
   }
   void TearDown() override {
-    if (!etcd_) return;
-    job_.reset();
-    cluster_.reset();
-    etcd_.reset();
     ProtectedCluster::TearDown();
+    etcd_.reset();
   }
 
   void StartAll(int ranks = kRanks) {
     options_.nodes = ranks;
-    cluster_.emplace(options_);
-    const Status started = cluster_->Start();
-    ASSERT_TRUE(started.ok()) << started.ToString();
+    ASSERT_NO_FATAL_FAILURE(StartServers());
     channel_ = *coord::LeaderChannel::Make(cluster_->endpoint(), {});
     job_.emplace(*cluster_, ranks, words_);
     const Status opened = job_->Open();

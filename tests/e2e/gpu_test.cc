@@ -11,8 +11,8 @@
 #include <memory>
 #include <optional>
 
-#include "testing/cluster/cluster.h"
 #include "tests/client/cuda/gpu.h"
+#include "tests/e2e/cluster_test.h"
 
 namespace holdfast::local {
 namespace {
@@ -23,24 +23,17 @@ using std::chrono::milliseconds;
 constexpr milliseconds kTimeout(60'000);
 constexpr size_t kBytes = (5 << 20) + 3;
 
-class GpuTest : public ::testing::Test {
+class GpuTest : public ClusterTest {
  protected:
   void SetUp() override {
     ASSERT_NE(Gpu::Get().simulated, nullptr) << "runs on the simulated driver";
-    root_ = MakeTempDir("hf").value();
-    ClusterOptions options;
-    options.root = root_;
-    options.nodes = 1;
-    cluster_.emplace(options);
-    Status started = cluster_->Start();
-    ASSERT_TRUE(started.ok()) << started.ToString();
+    options_.nodes = 1;
+    ASSERT_NO_FATAL_FAILURE(StartServers());
     Join("run-1");
   }
   void TearDown() override {
     Leave();
     cluster_.reset();
-    std::error_code ignored;
-    std::filesystem::remove_all(root_, ignored);
     const cuda::simulated::Counts left = Gpu::Get().simulated->counts();
     EXPECT_EQ(left.contexts + left.streams + left.events + left.registrations, 0u);
     EXPECT_EQ(left.misuses, 0u);
@@ -96,8 +89,6 @@ class GpuTest : public ::testing::Test {
     EXPECT_EQ(host_, std::vector<float>(host_.size(), value));
   }
 
-  std::string root_;
-  std::optional<Cluster> cluster_;
   std::vector<std::unique_ptr<TrainingDevice>> devices_;
   std::vector<float> host_ = std::vector<float>(1000);
   std::optional<v1::Client> client_;

@@ -14,9 +14,9 @@
 #include <map>
 #include <set>
 
-#include "testing/cluster/cluster.h"
 #include "testing/cluster/observer.h"
 #include "testing/cluster/training.h"
+#include "tests/e2e/cluster_test.h"
 
 namespace holdfast::local {
 namespace {
@@ -241,17 +241,9 @@ const std::map<std::string, Status (*)(LossContext&)>& AllLosses() {
 
 constexpr milliseconds kTimeout(120'000);
 
-class LossTest : public ::testing::Test {
+class LossTest : public ClusterTest {
  protected:
-  void SetUp() override {
-    root_ = MakeTempDir("hf").value();
-    options_.root = root_;
-    options_.arena_bytes = 64ULL << 20;
-  }
-  void TearDown() override {
-    std::error_code ignored;
-    if (std::getenv("HOLDFAST_KEEP") == nullptr) std::filesystem::remove_all(root_, ignored);
-  }
+  void SetUp() override { options_.arena_bytes = 64ULL << 20; }
 
   TrainingOptions TrainingFor(const std::string& job, uint64_t step_sleep_ms) {
     TrainingOptions training;
@@ -260,9 +252,6 @@ class LossTest : public ::testing::Test {
     training.step_sleep_ms = step_sleep_ms;
     return training;
   }
-
-  std::string root_;
-  ClusterOptions options_;
 };
 
 TEST_F(LossTest, EndsBitIdentical) {

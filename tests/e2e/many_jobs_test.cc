@@ -10,9 +10,9 @@
 #include <fstream>
 #include <sstream>
 
-#include "testing/cluster/cluster.h"
 #include "testing/cluster/observer.h"
 #include "testing/cluster/training.h"
+#include "tests/e2e/cluster_test.h"
 
 namespace holdfast::local {
 namespace {
@@ -82,21 +82,13 @@ uint64_t BytesIn(const std::string& folder) {
   return bytes;
 }
 
-class ManyJobsTest : public ::testing::Test {
+class ManyJobsTest : public ClusterTest {
  protected:
   void SetUp() override {
-    options_.root = MakeTempDir("hfm").value();
     options_.nodes = 1;
     options_.arena_bytes = 64ULL << 20;
     options_.coordinator_settings = {"jobs.release_after_s=1"};
-    cluster_.emplace(options_);
-    const Status started = cluster_->Start();
-    ASSERT_TRUE(started.ok()) << started.ToString();
-  }
-  void TearDown() override {
-    cluster_.reset();
-    std::error_code ignored;
-    std::filesystem::remove_all(options_.root, ignored);
+    StartServers();
   }
   void Train(int first, int count) {
     for (int i = first; i < first + count; ++i) {
@@ -133,8 +125,6 @@ class ManyJobsTest : public ::testing::Test {
     return segments;
   }
 
-  ClusterOptions options_;
-  std::optional<Cluster> cluster_;
   std::string last_;
 };
 

@@ -12,9 +12,9 @@
 #include <filesystem>
 #include <fstream>
 
-#include "testing/cluster/cluster.h"
 #include "testing/cluster/observer.h"
 #include "testing/cluster/training.h"
+#include "tests/e2e/cluster_test.h"
 
 namespace holdfast::local {
 namespace {
@@ -35,26 +35,16 @@ std::vector<std::vector<int>> Subsets(int n, int size) {
   return all;
 }
 
-class PeerTest : public ::testing::Test {
+class PeerTest : public ClusterTest {
  protected:
-  void SetUp() override {
-    root_ = MakeTempDir("hf").value();
-    options_.root = root_;
-    options_.arena_bytes = 64ULL << 20;
-  }
-  void TearDown() override {
-    std::error_code ignored;
-    std::filesystem::remove_all(root_, ignored);
-  }
+  void SetUp() override { options_.arena_bytes = 64ULL << 20; }
 
   void StartWith(int nodes, int parity, int disk_every) {
     options_.nodes = nodes;
     options_.disk_every = disk_every;
     options_.coordinator_settings = {fmt::format("peers.group_nodes={}", nodes),
                                      fmt::format("peers.parity={}", parity)};
-    cluster_.emplace(options_);
-    Status started = cluster_->Start();
-    ASSERT_TRUE(started.ok()) << started.ToString();
+    ASSERT_NO_FATAL_FAILURE(StartServers());
     TrainingOptions training;
     training.world = nodes;
     training.steps = 100'000;
@@ -114,9 +104,6 @@ class PeerTest : public ::testing::Test {
     return training_->restored();
   }
 
-  std::string root_;
-  ClusterOptions options_;
-  std::optional<Cluster> cluster_;
   std::optional<Training> training_;
   std::optional<VersionId> before_;
 };

@@ -11,35 +11,25 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "testing/cluster/cluster.h"
 #include "testing/cluster/training.h"
+#include "tests/e2e/cluster_test.h"
 
 namespace holdfast::local {
 namespace {
 using std::chrono::milliseconds;
 constexpr milliseconds kTimeout(120'000);
 
-class PhaseTest : public ::testing::Test {
+class PhaseTest : public ClusterTest {
  protected:
   void SetUp() override {
-    root_ = MakeTempDir("hf").value();
-    ClusterOptions options;
-    options.root = root_;
-    options.nodes = 2;
-    options.arena_bytes = 64ULL << 20;
-    options.disk_every = 1'000'000;
-    options.agent_settings = {"peers.yield_max_ms=60000"};
-    cluster_.emplace(options);
-    Status started = cluster_->Start();
-    ASSERT_TRUE(started.ok()) << started.ToString();
+    options_.nodes = 2;
+    options_.arena_bytes = 64ULL << 20;
+    options_.disk_every = 1'000'000;
+    options_.agent_settings = {"peers.yield_max_ms=60000"};
+    ASSERT_NO_FATAL_FAILURE(StartServers());
     for (uint32_t rank = 0; rank < 2; ++rank) Open(rank);
     Save(1);
     ASSERT_TRUE(IsProtected(1));
-  }
-  void TearDown() override {
-    clients_.clear();
-    std::error_code ignored;
-    std::filesystem::remove_all(root_, ignored);
   }
 
   void Open(uint32_t rank) {
@@ -93,9 +83,7 @@ class PhaseTest : public ::testing::Test {
     EXPECT_FALSE(IsProtected(step, milliseconds(0)));
   }
 
-  std::string root_;
   std::string last_;
-  std::optional<Cluster> cluster_;
   std::vector<std::vector<float>> values_;
   std::vector<v1::Client> clients_;
 };

@@ -14,18 +14,17 @@
 #include <thread>
 #include <vector>
 
-#include "testing/cluster/cluster.h"
+#include "tests/e2e/cluster_test.h"
 #include "tests/e2e/saving_job.h"
 
 namespace holdfast::local {
 
 /// A cluster whose nodes keep parity for each other, and a job that saves in it.
-class ProtectedCluster : public ::testing::Test {
+class ProtectedCluster : public ClusterTest {
  protected:
   static constexpr std::chrono::milliseconds kTimeout{60'000};
 
   void SetUp() override {
-    options_.root = MakeTempDir("hfp").value();
     options_.arena_bytes = 64ULL << 20;
     if (std::getenv("HOLDFAST_KEEP") != nullptr) {
       options_.agent_settings = options_.coordinator_settings = {"log_level=debug"};
@@ -35,9 +34,6 @@ class ProtectedCluster : public ::testing::Test {
   void TearDown() override {
     job_.reset();
     cluster_.reset();
-    if (HasFailure() && std::getenv("HOLDFAST_KEEP") != nullptr) return;  // kept for inspection
-    std::error_code ignored;
-    std::filesystem::remove_all(options_.root, ignored);
   }
 
   /// Starts one rank on each of the first `ranks` nodes, in one parity group with `parity`.
@@ -121,9 +117,7 @@ class ProtectedCluster : public ::testing::Test {
     return text;
   }
 
-  ClusterOptions options_;
   uint64_t words_ = 256 << 10;  // of eight bytes, saved by each rank
-  std::optional<Cluster> cluster_;
   std::optional<SavingJob> job_;
 };
 

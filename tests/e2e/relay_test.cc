@@ -49,7 +49,7 @@ class RelayTest : public ProtectedCluster {
         << "nothing newer than " << ToString(than) << Evidence() << Logs();
     return std::chrono::duration_cast<milliseconds>(steady_clock::now() - begin);
   }
-  /// Every rank sees a version newer than `than`.
+  /// Saves until every rank knows a version newer than `than`.
   void SaveUntilAllHaveNewer(VersionId than) {
     const bool all = job_->SaveUntil(
         [&] {
@@ -117,7 +117,7 @@ TEST_F(RelayTest, ALostRelayCostsNoVersionAndNoNode) {
   for (int node = 0; node < kNodes; ++node) EXPECT_NE(RelayOf(node), 1) << "node " << node;
   ExpectUndisturbed();
 
-  // What it still has is of streams that have ended.
+  // The messages that the relay still has are of streams that have ended.
   cluster_->relay(1).Signal(SIGCONT);
   SaveUntilAllHaveNewer(Newest());
   ExpectUndisturbed();

@@ -16,9 +16,9 @@
 
 #include "base/clock.h"
 #include "base/fd.h"
-#include "testing/cluster/cluster.h"
 #include "testing/cluster/observer.h"
 #include "testing/cluster/training.h"
+#include "tests/e2e/cluster_test.h"
 
 namespace holdfast::local {
 namespace {
@@ -38,26 +38,14 @@ size_t CountIn(const std::string& path, const std::vector<std::string>& words) {
   return count;
 }
 
-class RepairTest : public ::testing::Test {
+class RepairTest : public ClusterTest {
  protected:
-  void SetUp() override { root_ = MakeTempDir("hf").value(); }
-  void TearDown() override {
-    training_.reset();
-    cluster_.reset();
-    std::error_code ignored;
-    std::filesystem::remove_all(root_, ignored);
-  }
-
   void StartCluster(int disk_every, std::vector<std::string> agent_settings = {}) {
-    ClusterOptions options;
-    options.root = root_;
-    options.arena_bytes = 64ULL << 20;
-    options.disk_every = disk_every;
-    options.coordinator_settings = {"peers.group_nodes=4", "peers.parity=1"};
-    options.agent_settings = std::move(agent_settings);
-    cluster_.emplace(options);
-    Status started = cluster_->Start();
-    ASSERT_TRUE(started.ok()) << started.ToString();
+    options_.arena_bytes = 64ULL << 20;
+    options_.disk_every = disk_every;
+    options_.coordinator_settings = {"peers.group_nodes=4", "peers.parity=1"};
+    options_.agent_settings = std::move(agent_settings);
+    StartServers();
   }
   /// Starts or restarts the job with this delay per step.
   void Train(uint64_t step_sleep_ms) {
@@ -101,8 +89,6 @@ class RepairTest : public ::testing::Test {
     ASSERT_TRUE(up.ok()) << up.ToString();
   }
 
-  std::string root_;
-  std::optional<Cluster> cluster_;
   std::optional<Training> training_;
 };
 

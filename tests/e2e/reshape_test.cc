@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "testing/cluster/observer.h"
+#include "tests/e2e/cluster_test.h"
 #include "tests/e2e/reshaping_job.h"
 
 namespace holdfast::local {
@@ -19,26 +20,16 @@ using std::chrono::milliseconds;
 using ::testing::HasSubstr;
 constexpr milliseconds kTimeout(60'000);
 
-class ReshapeTest : public ::testing::Test {
+class ReshapeTest : public ClusterTest {
  protected:
   void SetUp() override {
-    options_.root = MakeTempDir("hfr").value();
     options_.arena_bytes = 512ULL << 20;
     options_.nodes = 2;
     options_.disk_every = 1'000'000;
   }
-  void TearDown() override {
-    job_.reset();
-    cluster_.reset();
-    if (HasFailure() && std::getenv("HOLDFAST_KEEP") != nullptr) return;  // kept for inspection
-    std::error_code ignored;
-    std::filesystem::remove_all(options_.root, ignored);
-  }
 
   void Start() {
-    cluster_.emplace(options_);
-    Status started = cluster_->Start();
-    ASSERT_TRUE(started.ok()) << started.ToString();
+    ASSERT_NO_FATAL_FAILURE(StartServers());
     job_.emplace(*cluster_);
   }
 
@@ -108,8 +99,6 @@ class ReshapeTest : public ::testing::Test {
     return text;
   }
 
-  ClusterOptions options_;
-  std::optional<Cluster> cluster_;
   std::optional<ReshapingJob> job_;
 };
 

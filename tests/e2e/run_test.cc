@@ -17,9 +17,9 @@
 #include <thread>
 
 #include "agent/workers/worker_files.h"
-#include "testing/cluster/cluster.h"
 #include "testing/cluster/training.h"
 #include "tests/agent/telemetry/fake_nvml.h"
+#include "tests/e2e/cluster_test.h"
 
 namespace holdfast::local {
 namespace {
@@ -34,12 +34,9 @@ constexpr int64_t kHangFoundMs = 10'000;
 constexpr int64_t kNodeLossFoundMs = 5'000;
 constexpr uint64_t kSlowFoundSteps = 20;
 
-class RunTest : public ::testing::Test {
+class RunTest : public ClusterTest {
  protected:
-  void SetUp() override {
-    root_ = MakeTempDir("hfr").value();
-    std::filesystem::create_directories(root_ + "/meet");
-  }
+  void SetUp() override { std::filesystem::create_directories(root_ + "/meet"); }
   void TearDown() override {
     if (cluster_) {
       ASSERT_TRUE(cluster_->Cli({"stop", "lm", "--now"}).has_value());
@@ -47,21 +44,15 @@ class RunTest : public ::testing::Test {
       EXPECT_TRUE(Running().empty()) << "a worker still runs";
     }
     cluster_.reset();
-    std::error_code ignored;
-    if (std::getenv("HOLDFAST_KEEP") == nullptr) std::filesystem::remove_all(root_, ignored);
   }
 
   void StartCluster(int nodes, std::vector<std::string> coordinator_settings = {},
                     std::map<int, std::vector<std::string>> agent_settings_of = {}) {
-    ClusterOptions options;
-    options.agent_settings_of = std::move(agent_settings_of);
-    options.coordinator_settings = std::move(coordinator_settings);
-    options.root = root_;
-    options.nodes = nodes;
-    options.arena_bytes = 64ULL << 20;
-    cluster_.emplace(options);
-    Status started = cluster_->Start();
-    ASSERT_TRUE(started.ok()) << started.ToString();
+    options_.agent_settings_of = std::move(agent_settings_of);
+    options_.coordinator_settings = std::move(coordinator_settings);
+    options_.nodes = nodes;
+    options_.arena_bytes = 64ULL << 20;
+    ASSERT_NO_FATAL_FAILURE(StartServers());
     ASSERT_TRUE(WaitUntil([&] { return NodesUp() == static_cast<size_t>(nodes); }, kTimeout));
   }
   size_t NodesUp() {
@@ -162,8 +153,6 @@ class RunTest : public ::testing::Test {
   }
 
   json incident_;
-  std::string root_;
-  std::optional<Cluster> cluster_;
   std::map<uint32_t, int> node_of_;
 };
 

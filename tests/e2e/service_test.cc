@@ -11,7 +11,7 @@
 #include <optional>
 #include <thread>
 
-#include "testing/cluster/cluster.h"
+#include "tests/e2e/cluster_test.h"
 #include "tests/e2e/notify_socket.h"
 #include "tests/e2e/saving_job.h"
 
@@ -56,10 +56,9 @@ class Cgroup {
   std::string path_;
 };
 
-class ServiceTest : public ::testing::Test {
+class ServiceTest : public ClusterTest {
  protected:
   void SetUp() override {
-    options_.root = MakeTempDir("hfs").value();
     options_.nodes = 1;
     options_.arena_bytes = 64ULL << 20;
     options_.disk_every = 1'000'000;  // so that restores come from memory
@@ -70,13 +69,6 @@ class ServiceTest : public ::testing::Test {
     job_.reset();
     cluster_.reset();
     keeper_ = Process();
-    std::error_code ignored;
-    std::filesystem::remove_all(options_.root, ignored);
-  }
-  void Start() {
-    cluster_.emplace(options_);
-    const Status started = cluster_->Start();
-    ASSERT_TRUE(started.ok()) << started.ToString();
   }
   /// Starts a keeper as a separate service, before the agent.
   void StartKeeper(std::vector<std::string> command = {}) {
@@ -137,9 +129,7 @@ class ServiceTest : public ::testing::Test {
     EXPECT_EQ(restored->tiers[0], v1::Tier::kMemory);
   }
 
-  ClusterOptions options_;
   Process keeper_;
-  std::optional<Cluster> cluster_;
   std::optional<SavingJob> job_;
 };
 
@@ -148,7 +138,7 @@ TEST_F(ServiceTest, ServersReportThatTheyServeLiveAndStop) {
   ASSERT_NO_FATAL_FAILURE(StartKeeper());
   EXPECT_THAT(manager.Of(keeper_.pid()), ::testing::ElementsAre("READY=1"));
   options_.agent_settings.push_back("arena.start_keeper=false");
-  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_NO_FATAL_FAILURE(StartServers());
   for (Process* server : {&cluster_->coordinator(), &cluster_->agent(0)}) {
     const pid_t pid = server->pid();
     ASSERT_TRUE(WaitUntil([&] { return manager.Count(pid, "WATCHDOG=1") >= 3; }, kTimeout));
@@ -166,7 +156,7 @@ TEST_F(ServiceTest, ServersReportThatTheyServeLiveAndStop) {
 
 TEST_F(ServiceTest, AbstractSocketsAreSupportedAndChildrenDoNotReport) {
   NotifySocket manager("@" + options_.root, kWatchdog);
-  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_NO_FATAL_FAILURE(StartServers());
   const pid_t agent = cluster_->agent(0).pid();
   EXPECT_TRUE(WaitUntil([&] { return manager.Count(agent, "READY=1") == 1; }, kTimeout));
   // The agent has started this keeper, which must not report in the agent's place.
@@ -176,7 +166,7 @@ TEST_F(ServiceTest, AbstractSocketsAreSupportedAndChildrenDoNotReport) {
 
 TEST_F(ServiceTest, AProcessThatMakesNoProgressIsSilent) {
   NotifySocket manager(options_.root + "/notify", kWatchdog);
-  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_NO_FATAL_FAILURE(StartServers());
   for (Process* server : {&cluster_->coordinator(), &cluster_->agent(0)}) {
     const pid_t pid = server->pid();
     ASSERT_TRUE(WaitUntil([&] { return manager.Count(pid, "WATCHDOG=1") >= 2; }, kTimeout));
@@ -198,7 +188,7 @@ TEST_F(ServiceTest, AProcessThatMakesNoProgressIsSilent) {
 TEST_F(ServiceTest, AnAgentUsesTheKeeperOfAnotherService) {
   options_.agent_settings.push_back("arena.start_keeper=false");
   ASSERT_NO_FATAL_FAILURE(StartKeeper());
-  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_NO_FATAL_FAILURE(StartServers());
   const VersionId version = SaveToMemory();
   EXPECT_EQ(cluster_->KeeperPid(0), keeper_.pid());
   cluster_->agent(0).Kill();
@@ -223,7 +213,7 @@ TEST_F(ServiceTest, StoppingTheAgentsUnitKeepsTheMemory) {
   options_.agent_settings.push_back("arena.start_keeper=false");
   options_.agent_command_of[0] = agent_unit.Command();
   ASSERT_NO_FATAL_FAILURE(StartKeeper(keeper_unit.Command()));
-  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_NO_FATAL_FAILURE(StartServers());
   const VersionId version = SaveToMemory();
   EXPECT_THAT(Findings(), Not(Contains("KEEPER_SHARED")));
   agent_unit.KillAll();
@@ -235,7 +225,7 @@ TEST_F(ServiceTest, StoppingTheAgentsUnitKeepsTheMemory) {
 TEST_F(ServiceTest, AKeeperInTheAgentsUnitIsAWarning) {
   {
     NotifySocket manager(options_.root + "/notify", kWatchdog);
-    ASSERT_NO_FATAL_FAILURE(Start());
+    ASSERT_NO_FATAL_FAILURE(StartServers());
   }
   EXPECT_TRUE(AwaitFinding("KEEPER_SHARED"));
   EXPECT_THAT(ReadAll(cluster_->AgentLog(0)), HasSubstr("arena.start_keeper = false"));

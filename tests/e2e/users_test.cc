@@ -20,8 +20,8 @@
 
 #define HOLDFAST_HPP_EXPLICIT_NAMESPACE
 #include <holdfast/holdfast.hpp>
-#include "testing/cluster/cluster.h"
 #include "testing/cluster/process.h"
+#include "tests/e2e/cluster_test.h"
 
 namespace holdfast::local {
 namespace {
@@ -35,33 +35,24 @@ constexpr const char* kSecret = "canary-9f2c71d4";
 constexpr uid_t kStranger = 65'534;
 constexpr const char* kName = "nobody";
 
-class UsersTest : public ::testing::Test {
+class UsersTest : public ClusterTest {
  protected:
   void SetUp() override {
     if (::geteuid() != 0) GTEST_SKIP() << "only root can start processes of other users";
-    root_ = MakeTempDir("hfu").value();
     ASSERT_EQ(::chmod(root_.c_str(), 0711), 0);
     // Users need separate folders for the results.
     fs::create_directories(root_ + "/stranger");
     ASSERT_EQ(::chown((root_ + "/stranger").c_str(), kStranger, kStranger), 0);
-    ClusterOptions options;
-    options.root = root_;
-    options.nodes = 1;
-    options.arena_bytes = 64ULL << 20;
-    options.agent_settings = {"workers.enabled=true", "workers.log_dir=" + root_ + "/logs"};
-    options.agent_settings.insert(options.agent_settings.end(), settings_.begin(), settings_.end());
-    options.coordinator_settings = coordinator_settings_;
-    cluster_.emplace(options);
-    const Status started = cluster_->Start();
-    ASSERT_TRUE(started.ok()) << started.ToString();
+    options_.nodes = 1;
+    options_.arena_bytes = 64ULL << 20;
+    options_.agent_settings = {"workers.enabled=true", "workers.log_dir=" + root_ + "/logs"};
+    options_.agent_settings.insert(options_.agent_settings.end(), settings_.begin(),
+                                   settings_.end());
+    options_.coordinator_settings = coordinator_settings_;
+    ASSERT_NO_FATAL_FAILURE(StartServers());
     // An agent may answer while the coordinator still starts.
     constexpr int kUnreachable = 5;
     ASSERT_TRUE(WaitUntil([&] { return Root({"status"}).exit_code != kUnreachable; }, kTimeout));
-  }
-  void TearDown() override {
-    cluster_.reset();
-    std::error_code ignored;
-    if (!root_.empty()) fs::remove_all(root_, ignored);
   }
 
   /// Runs the CLI as a user. Both outputs are in the result's `out`.
@@ -180,9 +171,7 @@ class UsersTest : public ::testing::Test {
 
   std::vector<std::string> settings_;  // more of the agent
   std::vector<std::string> coordinator_settings_;
-  std::string root_;
   int runs_ = 0;
-  std::optional<Cluster> cluster_;
 };
 
 TEST_F(UsersTest, AnotherUserGetsNothingOfRootsJob) {

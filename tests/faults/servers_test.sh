@@ -11,7 +11,7 @@ for program in agent coordinator keeper shim; do
     failed=1
   fi
 done
-# The same search finds them where they belong.
+# The same search finds the texts in holdfast-fault, so it can find them.
 for text in 8holdfast6faults faults/api/faults.proto holdfast.faults.FaultInjector; do
   grep -qaF "$text" "$1/holdfast-fault" || { echo "holdfast-fault does not contain $text" >&2; failed=1; }
 done

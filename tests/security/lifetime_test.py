@@ -76,7 +76,7 @@ class LifetimeTest(ClusterTest):
         wait_for(lambda: cluster.log("coordinator").count("NodeAttaching") > attached, 20, "the new process attaches")
         last = re.findall("NodeAttaching .*", cluster.log("coordinator"))[-1]
         self.assertIn(address, last, "through the relay")
-        # The file of the authorities is replaced, so it may not be the certificate's.
+        # A renewal replaces the file of the authorities, so that file must not hold the certificate, too.
         refused = subprocess.run([BIN / "holdfast-coordinator", "--config", config, "--check-config", "--set",
                                   f"tls.ca={identity}"], check=False, capture_output=True, text=True, timeout=20)
         self.assertNotEqual(refused.returncode, 0)

@@ -35,8 +35,8 @@ void Checker::OnVersion(const coord::Mutation& mutation) {
   const uint32_t before = view.tiers[record->version];
   if (record->phase == coord::Phase::kRemoving) {
     const auto required = Required(view);
-    // A newer version that was restored replaces the required one, also one that the store knew
-    // only from an older copy of itself. So does a newer one on disk of that copy.
+    // A newer version that was restored replaces the required one. So does a newer version on disk,
+    // and both also when they are known only to an older copy of the store.
     const auto replaces = [&](const std::optional<VersionId>& newer, uint32_t tiers) {
       return newer && *newer > *required && (view.tiers[*newer] & tiers) != 0;
     };
@@ -335,7 +335,7 @@ void Checker::OnReplicaGone(const std::string& node, const ShardKey& key, Tier t
 void Checker::OnRestored(const std::string& job, uint64_t run, uint64_t life, uint32_t rank,
                          std::optional<VersionId> version, std::optional<uint64_t> saved_by) {
   ++(version ? counts_.restores : counts_.fresh);
-  // The decision was of the life before: the numbers of both mean different starts.
+  // The decision is of an earlier life of the store, where the numbers name other starts.
   if (life != store_life_) return;
   JobView& view = jobs_[job];
   auto [found, first] = view.restored.try_emplace(run, Restored{version, saved_by});

@@ -50,7 +50,7 @@ class CommittedIndexesTest : public PartsTest {
       digests_[{version, rank}] = seal.digest();
     }
   }
-  void Commit(VersionId version) {
+  void Commit(std::optional<VersionId> version) {
     JobState state;
     state.job = "job";
     state.committed[Tier::kDisk] = version;
@@ -95,7 +95,7 @@ TEST_F(CommittedIndexesTest, TheIndexIsMadeAtTheCommitAndReadByTheRestore) {
 
 TEST_F(CommittedIndexesTest, WithoutACommitNothingIsMade) {
   ASSERT_NO_FATAL_FAILURE(Publish(AtStep(10)));
-  Commit(VersionId{});
+  Commit(std::nullopt);
   ASSERT_NO_FATAL_FAILURE(Tick());
   ASSERT_TRUE(volume_->RemoveVersion("job", AtStep(10)).ok());
   EXPECT_EQ(Requested(AtStep(10)), 0U);

@@ -151,15 +151,22 @@ TEST_F(ParityServiceTest, ALateRestoreOfParityFreesNoVersionThatIsCommittedAtPee
   for (const uint64_t step : {1, 2}) Put(*parity, At(step));
   Executor workers(1, Clock::Real());
   JobTable jobs;
-  const RestoreTools tools{.reach = {"node-0", *source_, peers_, Clock::Real()},
-                           .volume = *volume_,
-                           .local = *shards_,
-                           .link = link_,
-                           .clock = Clock::Real(),
-                           .damage = *damage_,
-                           .workers = workers};
-  ShardPreparer preparer(tools, /*wait_ms=*/1'000, loop_, *ranks_, *memory_, *parity_, jobs,
-                         sessions_);
+  const RestoreTools tools{
+      .reach = {.node = "node-0", .local = *source_, .transport = peers_, .clock = Clock::Real()},
+      .volume = *volume_,
+      .local = *shards_,
+      .link = link_,
+      .clock = Clock::Real(),
+      .damage = *damage_,
+      .workers = workers};
+  ShardPreparer preparer({.tools = tools,
+                          .wait_ms = 1'000,
+                          .loop = loop_,
+                          .ranks = *ranks_,
+                          .memory = *memory_,
+                          .parity = *parity_,
+                          .jobs = jobs,
+                          .sessions = sessions_});
   const auto apply = [&](uint64_t at_peer) {
     CommitAtPeer(at_peer);
     parity_->SetJobState(jobs.Set(job_));

@@ -46,7 +46,7 @@ TEST_F(TrainerProcessesTest, AGoodbyeFreesTheRankAndTheProcessIsStillKnown) {
   EXPECT_TRUE(processes.HasRecordOf(rank_));
   EXPECT_EQ(processes.OtherProcessOf(rank_, other_), std::nullopt);
   EXPECT_EQ(processes.JoinedBefore(rank_, ::getpid()), Incarnation{3});
-  EXPECT_EQ(processes.JoinedBefore(rank_, other_), Incarnation{});
+  EXPECT_EQ(processes.JoinedBefore(rank_, other_), std::nullopt);
   EXPECT_EQ(processes.goodbyes().at(rank_), Incarnation{3});
   Join(processes);
   EXPECT_TRUE(processes.goodbyes().empty());
@@ -65,7 +65,7 @@ TEST_F(TrainerProcessesTest, TheRecordSurvivesARestartOfTheAgent) {
   EXPECT_EQ(restarted.OtherProcessOf(rank_, other_), ::getpid());
   EXPECT_EQ(restarted.JoinedBefore(rank_, ::getpid()), Incarnation{3});
   restarted.ForgetIncarnations();
-  EXPECT_EQ(restarted.JoinedBefore(rank_, ::getpid()), Incarnation{});
+  EXPECT_EQ(restarted.JoinedBefore(rank_, ::getpid()), std::nullopt);
   EXPECT_TRUE(restarted.IsRunning(rank_));
 }
 

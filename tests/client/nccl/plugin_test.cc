@@ -388,8 +388,8 @@ TEST_F(PluginTest, TheLeastAdvancedConnectionIsKnownWithoutARequest) {
   plugin_->Close(context);
 }
 
-/// The proxy thread of NCCL calls the plugin several times per transfer of some 512 KiB. Its CPU
-/// time counts, since a busy machine also runs others.
+/// The proxy thread of NCCL calls the plugin several times per transfer of some 512 KiB. The test
+/// compares CPU time, since a busy machine also runs other threads.
 TEST_F(PluginTest, AProxyStepTakesMicroseconds) {
   constexpr int kSteps = 20'000;
   void* context = plugin_->Open(1);

@@ -90,7 +90,7 @@ TEST_F(IdentitiesTest, ErrorsDifferAndChangeNothing) {
   EXPECT_THAT(Use("a", "n1", "key").outcome.message(), HasSubstr("expired token"));
   EXPECT_EQ(Use("a", "n1", "key").outcome.code(), ErrorCode::kDeadlineExceeded);
   EXPECT_EQ(Use("a", "n1", "key", "other").outcome.code(), ErrorCode::kPermissionDenied)
-      << "only who has the secret gets to know more";
+      << "only a caller with the secret learns more";
 }
 
 TEST_F(IdentitiesTest, ATokenWithoutANameTakesNoNameInUse) {

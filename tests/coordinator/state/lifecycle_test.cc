@@ -174,7 +174,7 @@ TEST(Lifecycle, MissingParityIsBuiltWhenNoNewerVersionFollows) {
   h.Hold("n0", {P(V(1, 5), 0, Tier::kMemory, 2)});
   h.ReportFailedParity("n1", V(1, 5), 1, Tier::kPeer);
   Save(h, V(1, 5), Tier::kDisk);
-  EXPECT_EQ(h.Job().committed[Tier::kPeer], VersionId{});
+  EXPECT_EQ(h.Job().committed[Tier::kPeer], std::nullopt);
   Obey(h, milliseconds(8000));
   EXPECT_EQ(h.Job().committed[Tier::kPeer], V(1, 5));
 }

@@ -135,7 +135,7 @@ TEST(ImpactOfLoss, WithoutACommitAllTrainedStepsAreLost) {
   cluster.c.Hold("a", {H(V(1, 1), 0, Tier::kMemory, 4)});
   EXPECT_FALSE(cluster.ImpactOfLosing({"b"}).keeps);
   EXPECT_THAT(cluster.ImpactOfLosing({"b"}).why_not, HasSubstr("nothing is committed yet"));
-  EXPECT_EQ(cluster.ImpactOfLosing({"b"}).fallback, VersionId{});
+  EXPECT_EQ(cluster.ImpactOfLosing({"b"}).fallback, std::nullopt);
 }
 
 TEST(ImpactOfLoss, ANodeWithoutRanksStopsNothing) {

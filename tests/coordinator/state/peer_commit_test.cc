@@ -96,7 +96,7 @@ TEST_F(PeerCommitAfterRestartTest, LateParityInMemoryDoesNotCountOnceTheGroupsAr
   ASSERT_EQ(c.Job().peer_members, 4U);
   c.Hold("d", {P(version, 3, Tier::kMemory, 4)});
   EXPECT_THAT(c.Commits(Tier::kPeer), IsEmpty());
-  // Agents do not free disks for it.
+  // Agents remove nothing from their disks for a new incarnation, so replicas there count.
   for (uint32_t i = 0; i < 4; ++i) {
     EXPECT_THAT(c.Commits(Tier::kPeer), IsEmpty());
     c.Hold(kNodes[i], {H(version, i, Tier::kDisk, 4), P(version, i, Tier::kDisk, 4)});

@@ -602,7 +602,7 @@ TEST_F(TwoLossesTest, AnyTwoNodesMayBeLost) {
       EXPECT_EQ(k.Job().restorable, V(1, 1));
       const uint32_t third = first == 0 || second == 0 ? (first == 3 || second == 3 ? 1 : 3) : 0;
       k.Lose(nodes[third == first || third == second ? 2 : third]);
-      EXPECT_EQ(k.Job().restorable, first == second ? V(1, 1) : V(0, 0));
+      EXPECT_EQ(k.Job().restorable, first == second ? std::optional(V(1, 1)) : std::nullopt);
     }
   }
 }
@@ -646,7 +646,7 @@ TEST_F(TwoGroupsTest, GroupsCountSeparately) {
   c.Lose("b");
   EXPECT_EQ(c.Job().restorable, V(1, 1));
   c.Lose("d");
-  EXPECT_EQ(c.Job().restorable, V(0, 0));
+  EXPECT_EQ(c.Job().restorable, std::nullopt);
   EXPECT_THAT(c.Job().not_restorable_why, HasSubstr("no replica of rank 1 (last on b), rank 3"));
   EXPECT_THAT(c.Job().not_restorable_why, HasSubstr("parity group 1 of 2 nodes"));
   EXPECT_THAT(c.Job().not_restorable_why, Not(HasSubstr("parity group 0")));
@@ -656,7 +656,7 @@ TEST_F(PeersTest, OnlyCommittedParityDecodes) {
   Commit(V(1, 1), Tier::kMemory);
   for (uint32_t i = 0; i < 3; ++i) c.Hold(nodes[i], {Parity(V(1, 1), i)});
   c.Lose("d");
-  EXPECT_EQ(c.Job().restorable, V(0, 0));
+  EXPECT_EQ(c.Job().restorable, std::nullopt);
 }
 
 TEST_F(PeersTest, AShardThatMustBeDecodedHasNoDirectSource) {
@@ -703,7 +703,7 @@ TEST_F(PeersTest, ANewerVersionAtPeerReplacesTheFloor) {
   c.Lose("b");
   EXPECT_EQ(c.Job().restorable, V(1, 2));
   c.ReportRemoved("a", V(1, 2), ParityRank(0).value, Tier::kMemory);
-  EXPECT_EQ(c.Job().restorable, V(0, 0)) << "1-1 has been freed";
+  EXPECT_EQ(c.Job().restorable, std::nullopt) << "1-1 has been freed";
 }
 
 TEST_F(PeersTest, RemovalIncludesTheParity) {

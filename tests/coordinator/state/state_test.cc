@@ -134,7 +134,7 @@ TEST_F(StateTest, AFailedShardAbortsItsVersionPermanently) {
   c.Attach("b", {H(V(1, 1), 1, Tier::kMemory)});
   EXPECT_THAT(c.Commits(Tier::kMemory), IsEmpty());
   EXPECT_THAT(c.Sent<JobState>().at(0).aborted, ElementsAre(V(1, 1)));
-  EXPECT_EQ(c.Job().committed[Tier::kMemory], V(0, 0));
+  EXPECT_EQ(c.Job().committed[Tier::kMemory], std::nullopt);
   CommitMemory(V(1, 2));
   EXPECT_THAT(c.Stored(), ElementsAre(V(1, 2)));  // the record of the abort is erased too
 }
@@ -442,7 +442,7 @@ TEST_F(StateTest, StatusNamesMissingRanksAndNodes) {
   EXPECT_EQ(c.Job().restorable, V(1, 7));
   c.Lose("b");
   JobStatus job = c.Job();
-  EXPECT_EQ(job.restorable, V(0, 0));
+  EXPECT_EQ(job.restorable, std::nullopt);
   EXPECT_THAT(job.not_restorable_why,
               HasSubstr("version 1-7 has no replica of rank 1 (last on b)"));
   EXPECT_THAT(job.not_restorable_why, HasSubstr("not attached: b"));

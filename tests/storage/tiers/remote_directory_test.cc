@@ -119,12 +119,13 @@ TEST_F(RemoteDirectoryTest, AnUnmountedFileSystemIsNotAnEmptyTier) {
   std::filesystem::rename(Root(), folder_.path() + "/away");
   SetUp();
   const TestImage next(Shard(1, 6, 0), kData);
-  // An open handle still reaches the directory. A shard that it does not find is looked for again.
+  // An open handle still reaches the directory. The store looks again for a shard that is not
+  // there.
   EXPECT_EQ(node->ReadSeal(next.identity.key()).error().code(), ErrorCode::kUnavailable);
   EXPECT_EQ(node->ReadSeal(image_.identity.key()).error().code(), ErrorCode::kUnavailable);
   EXPECT_EQ(WriteTo(*node, next).code(), ErrorCode::kUnavailable);
   EXPECT_EQ(node->ListJob("job").error().code(), ErrorCode::kUnavailable);
-  // Neither is it for an agent that started meanwhile and reads.
+  // The tier is not empty either for an agent that was started in the meantime.
   EXPECT_EQ(Node()->ReadSeal(image_.identity.key()).error().code(), ErrorCode::kUnavailable);
   EXPECT_THAT(FilesBeneath(Root()), IsEmpty());
   std::filesystem::remove(Root());

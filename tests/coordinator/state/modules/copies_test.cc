@@ -30,7 +30,7 @@ class CopiesModule : public ModuleTest {
     }
     return version;
   }
-  VersionId Copying() { return job().copies[kRemote].version; }
+  std::optional<VersionId> Copying() { return job().copies[kRemote].version; }
   /// Marks the orders of the version that is being copied as sent or as failed.
   void SetOrders(uint64_t request) {
     job().repairs = Plan();

@@ -139,7 +139,7 @@ TEST_F(DrainCopies, TheNewestVersionOfARunningJobIsWrittenToDiskEveryTenSeconds)
   job().phase = JobPhase::kRunning;
   AddCommitted(V(2, 11), {Tier::kMemory});
   AdvanceDeparture(context, job());
-  EXPECT_EQ(job().flush, VersionId{}) << "no node is drained";
+  EXPECT_EQ(job().flush, std::nullopt) << "no node is drained";
   Drain("a");
   AdvanceDeparture(context, job());
   EXPECT_EQ(job().flush, V(2, 11));
@@ -150,13 +150,13 @@ TEST_F(DrainCopies, TheNewestVersionOfARunningJobIsWrittenToDiskEveryTenSeconds)
   written.tiers |= TierBit(Tier::kDisk);
   job().copies[Tier::kDisk].committed_at = context.at.now;
   AdvanceDeparture(context, job());
-  EXPECT_EQ(job().flush, VersionId{}) << "the drain may last for days";
+  EXPECT_EQ(job().flush, std::nullopt) << "the drain may last for days";
   Pass(std::chrono::seconds(10));
   AdvanceDeparture(context, job());
   EXPECT_EQ(job().flush, V(2, 12));
   Drain("a", false);
   AdvanceDeparture(context, job());
-  EXPECT_EQ(job().flush, VersionId{});
+  EXPECT_EQ(job().flush, std::nullopt);
 }
 
 TEST_F(DrainCopies, ARunWithoutParityGroupsMayLeaveWhileTheDrainedNodeServesItsVersion) {

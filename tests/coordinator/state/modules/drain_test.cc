@@ -67,7 +67,7 @@ TEST_F(DrainModule, AVersionThatNeedsTheNodesIsNotSafe) {
   EXPECT_EQ(status->others, std::vector<std::string>{"c"});
   const DrainedJob judged = Judge("b");
   EXPECT_EQ(judged.state, DrainState::kNotSafe);
-  EXPECT_EQ(judged.safe, VersionId{});
+  EXPECT_EQ(judged.safe, std::nullopt);
   EXPECT_THAT(judged.why, HasSubstr("version 2-10 needs the node"));
   EXPECT_NE(judged.to_do, "");
 }

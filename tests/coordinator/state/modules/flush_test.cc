@@ -90,14 +90,14 @@ TEST_F(FlushModule, OperatorsSeeWhatANewestVersionLacks) {
 TEST_F(FlushModule, AllRanksWriteTheNewestVersionWhenANodeLeaves) {
   AddCommitted(V(2, 10), {Tier::kMemory});
   AdvanceDeparture(context, job());
-  EXPECT_EQ(job().flush, VersionId{});
+  EXPECT_EQ(job().flush, std::nullopt);
   cluster.nodes[1].health.departing = true;
   cluster.leaving = {1};
   AdvanceDeparture(context, job());
   EXPECT_EQ(job().flush, V(2, 10));
   EXPECT_TRUE(job().job_state_changed);
-  // A newer version does not replace it while it can still reach the disks: nodes that write
-  // different steps commit none.
+  // A newer version does not replace the flushed one while that can still reach the disks: nodes
+  // that write different steps commit none.
   VersionState& newer = AddCommitted(V(2, 11), {Tier::kMemory});
   AdvanceDeparture(context, job());
   EXPECT_EQ(job().flush, V(2, 10));
@@ -106,7 +106,7 @@ TEST_F(FlushModule, AllRanksWriteTheNewestVersionWhenANodeLeaves) {
   EXPECT_EQ(job().flush, V(2, 11));
   newer.tiers |= TierBit(Tier::kDisk);
   AdvanceDeparture(context, job());
-  EXPECT_EQ(job().flush, VersionId{});
+  EXPECT_EQ(job().flush, std::nullopt);
 }
 
 TEST_F(FlushModule, ADepartureAsksForNothingThatCannotReachTheDisks) {
@@ -115,11 +115,11 @@ TEST_F(FlushModule, ADepartureAsksForNothingThatCannotReachTheDisks) {
   cluster.leaving = {1};
   version.failed_tiers = TierBit(Tier::kDisk);
   AdvanceDeparture(context, job());
-  EXPECT_EQ(job().flush, VersionId{});
+  EXPECT_EQ(job().flush, std::nullopt);
   version.failed_tiers = 0;
   cluster.nodes[1].attached = false;  // the agent has ended already
   AdvanceDeparture(context, job());
-  EXPECT_EQ(job().flush, VersionId{});
+  EXPECT_EQ(job().flush, std::nullopt);
 }
 
 }  // namespace

@@ -56,7 +56,7 @@ class QuarantineModule : public ModuleTest {
   }
 };
 
-/// What a node knows of the commit of 1-10, as it lists it when it attaches.
+/// The commit of 1-10, as a node that knows it lists it at its attach.
 inline VersionCommit Committed(std::vector<uint64_t> digests, uint64_t life = 2) {
   const auto world = static_cast<uint32_t>(digests.size());
   return {"gpt", LifeId{life}, V(1, 10), world, CommitDigest(digests)};

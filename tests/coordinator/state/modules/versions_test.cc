@@ -59,7 +59,7 @@ TEST_F(VersionsModule, TheFirstUnprotectedCommitReplacesThePeerFloor) {
   AddCommitted(V(1, 10), {Tier::kMemory, Tier::kPeer});
   EXPECT_EQ(PeerFloor(job()), V(1, 10));
   AddCommitted(V(2, 11), {Tier::kMemory});
-  EXPECT_EQ(PeerFloor(job()), VersionId{});
+  EXPECT_EQ(PeerFloor(job()), std::nullopt);
 }
 
 TEST_F(VersionsModule, AnAbortRemovesWhatIsOnDiskAndFreesTheTarget) {

@@ -21,7 +21,7 @@ __all__ = ["to_dcp"]
 
 
 class _Planner(dcp.DefaultSavePlanner):
-    """Keeps the keys as saved. Tensors are read when they are written, and their pages then dropped."""
+    """Keeps the keys as saved. Each tensor is read when it is written, and its pages are then dropped."""
 
     def __init__(self, file: MappedFile, paths: dict[str, tuple]) -> None:
         super().__init__(flatten_state_dict=False)
