@@ -162,6 +162,8 @@ def main():
                 unit = running.pop(done)
                 result, output = done.result()
                 if result == "apart":
+                    why = next(line for line in output.splitlines() if "[clang-diagnostic-error]" in line)
+                    print(f"clang-tidy: {unit.name} is checked in halves: {why}", file=sys.stderr, flush=True)
                     waiting.extendleft(unit.halves())
                     continue
                 checked += 1

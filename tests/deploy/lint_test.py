@@ -103,6 +103,7 @@ class LintTest(unittest.TestCase):
         code, reports, shown = self.lint()
         self.assertEqual(code, 0, reports)
         self.assertIn("3 units clean", shown)
+        self.assertRegex(shown, r"checked in halves: .*redefinition of 'Helper'")
         self.assertIn("3 units clean (3 unchanged", self.lint()[2])
 
     def test_a_source_that_does_not_compile_is_reported(self):
