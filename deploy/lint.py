@@ -54,42 +54,49 @@ class Unit:
         parts = (self.text, same, checks, tidy_version())
         self.key = hashlib.sha256(repr(parts).encode()).hexdigest()
 
-    def result(self):
-        """Returns the recorded result, or None when an input has changed since."""
+    def record(self):
+        """Returns the record of the last check, or an empty one when an input has changed since."""
         try:
             record = json.loads(self.record_path.read_text())
         except (OSError, ValueError):
-            return None
+            return {}
         if record["key"] != self.key or any(digest(path) != want for path, want in record["inputs"].items()):
-            return None
-        return record["result"]
+            return {}
+        return record
 
     def check(self):
-        """Returns the result ("passed", "failed" or "apart") and the output."""
+        """Returns the record of a check, and the output of clang-tidy."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.path.write_text(self.text)
         # The inputs are read first: a file that changes during the check has a different digest in the next run.
-        listed = subprocess.run([self.compiler, *self.arguments, "-M", str(self.path)], cwd=self.build,
-                                capture_output=True, text=True)
-        inputs = listed.stdout.partition(":")[2].replace("\\\n", " ").split()
-        inputs = {str(self.build / path): digest(self.build / path) for path in inputs}
-        run = subprocess.run([TIDY, "--quiet", str(self.path), "--", *self.arguments], cwd=self.build,
-                             capture_output=True, text=True)
-        output = run.stdout
-        result = "passed"
-        if run.returncode != 0 or listed.returncode != 0:
-            # Two sources of a unit can have the same name in an unnamed namespace.
-            apart = len(self.sources) > 1 and "[clang-diagnostic-error]" in output
-            result = "apart" if apart else "failed"
-            output = output or run.stderr + listed.stderr
-        if result != "failed":
-            self.record_path.write_text(json.dumps({"key": self.key, "inputs": inputs, "result": result}))
-        return result, output
+        listed = self.path.with_suffix(".d")
+        compiled = subprocess.run(
+            [self.compiler, *self.arguments, "-w", "-fsyntax-only", "-ferror-limit=0", "-MD", "-MF", str(listed),
+             str(self.path)], cwd=self.build, capture_output=True, text=True)
+        words = listed.read_text().partition(":")[2].replace("\\\n", " ").split() if listed.exists() else []
+        record = {"key": self.key, "inputs": {str(self.build / path): digest(self.build / path) for path in words}}
+        if compiled.returncode != 0 and len(self.sources) > 1:
+            # Two sources can have the same name in an unnamed namespace. The compiler names the second one.
+            named = set(re.findall(r"(?m)^([^\s:]+):\d+:\d+: (?:fatal )?error: ", compiled.stderr))
+            record["apart"] = [source for source in self.sources if source in named]
+            why = compiled.stderr.partition(" error: ")[2].partition("\n")[0]
+            print(f"clang-tidy: {self.name} is checked in two parts: {why}", file=sys.stderr, flush=True)
+            output = ""
+        else:
+            run = subprocess.run([TIDY, "--quiet", str(self.path), "--", *self.arguments], cwd=self.build,
+                                 capture_output=True, text=True)
+            record["passed"] = run.returncode == 0
+            output = run.stdout or run.stderr
+        if record.get("passed", True):
+            self.record_path.write_text(json.dumps(record))
+        return record, output
 
-    def halves(self):
-        middle = len(self.sources) // 2
-        return [Unit(self.build, self.root, part, self.compiler, self.options, self.tests)
-                for part in (self.sources[:middle], self.sources[middle:])]
+    def parts(self, apart):
+        """Returns two units: the sources that must be checked apart, and the others."""
+        if not 0 < len(apart) < len(self.sources):
+            apart = self.sources[:len(self.sources) // 2]
+        rest = [source for source in self.sources if source not in apart]
+        return [Unit(self.build, self.root, part, self.compiler, self.options, self.tests) for part in (rest, apart)]
 
 
 @functools.lru_cache(maxsize=None)
@@ -151,27 +158,25 @@ def main():
         while waiting or running:
             while waiting and len(running) < os.cpu_count():
                 unit = waiting.popleft()
-                result = unit.result()
-                if result == "apart":
-                    waiting.extendleft(unit.halves())
-                elif result == "passed":
+                record = unit.record()
+                if "apart" in record:
+                    waiting.extendleft(unit.parts(record["apart"]))
+                elif record:
                     before += 1
                 else:
                     running[pool.submit(unit.check)] = unit
             for done in concurrent.futures.wait(running, return_when="FIRST_COMPLETED").done if running else ():
                 unit = running.pop(done)
-                result, output = done.result()
-                if result == "apart":
-                    why = next(line for line in output.splitlines() if "[clang-diagnostic-error]" in line)
-                    print(f"clang-tidy: {unit.name} is checked in halves: {why}", file=sys.stderr, flush=True)
-                    waiting.extendleft(unit.halves())
+                record, output = done.result()
+                if "apart" in record:
+                    waiting.extendleft(unit.parts(record["apart"]))
                     continue
                 checked += 1
-                if result == "failed":
+                if not record["passed"]:
                     failed.append(unit)
                     print(output, flush=True)
-                print(f"clang-tidy: {unit.name} {result}, {len(waiting)} wait, {time.monotonic() - begin:.0f} s",
-                      file=sys.stderr, flush=True)
+                print(f"clang-tidy: {unit.name} {'passed' if record['passed'] else 'FAILED'}, {len(waiting)} wait, "
+                      f"{time.monotonic() - begin:.0f} s", file=sys.stderr, flush=True)
     print(f"clang-tidy: {before + checked - len(failed)} units clean ({before} unchanged since they passed), "
           f"{len(failed)} with findings", file=sys.stderr)
     return 1 if failed else 0

@@ -103,8 +103,17 @@ class LintTest(unittest.TestCase):
         code, reports, shown = self.lint()
         self.assertEqual(code, 0, reports)
         self.assertIn("3 units clean", shown)
-        self.assertRegex(shown, r"checked in halves: .*redefinition of 'Helper'")
+        self.assertRegex(shown, r"checked in two parts: .*redefinition of 'Helper'")
         self.assertIn("3 units clean (3 unchanged", self.lint()[2])
+
+    def test_only_the_source_that_repeats_a_name_is_checked_apart(self):
+        for name in ("one", "two", "three", "four"):
+            helper = "namespace { int Helper() { return 1; } }\n" if name in ("one", "four") else ""
+            self.write(f"base/{name}.cc", CLEAN + helper + f"int use_{name}() {{ return 1; }}\n")
+        self.unit("base", [f"base/{name}.cc" for name in ("one", "two", "three", "four")])
+        code, reports, shown = self.lint()
+        self.assertEqual(code, 0, reports)
+        self.assertIn("2 units clean", shown)
 
     def test_a_source_that_does_not_compile_is_reported(self):
         self.write("base/one.cc", CLEAN)
