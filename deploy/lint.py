@@ -129,13 +129,14 @@ def units_of(build, root):
     groups = collections.defaultdict(list)
     for source, compiler in sorted(sources.items()):
         tests = os.path.relpath(source, root).split("/")[0] in TESTS
-        parts = groups[compiler, tests]
+        # The examples see only the client's own Status and Result.
+        parts = groups[compiler, tests, "/client/examples/" in source]
         if not parts or ended(parts[-1]):
             parts.append([])
         parts[-1].append(source)
     options = {compiler: "\n".join(words).split("\n") for compiler, words in commands.items()}
     return [Unit(build, root, part, compiler, options[compiler], tests)
-            for (compiler, tests), parts in groups.items() for part in parts]
+            for (compiler, tests, _), parts in groups.items() for part in parts]
 
 
 def ended(part):

@@ -72,7 +72,7 @@ void ForgetJob(Context& context, Job& job, std::vector<std::string>* away) {
     for (const GroupIndex::Member& member : groups.members) may_have(member.node);
   }
   for (const auto& [id, version] : job.versions) {
-    const auto add = [&](const std::vector<RankShard>& shards, bool parity) {
+    const auto add = [&, id = id](const std::vector<RankShard>& shards, bool parity) {
       for (uint32_t i = 0; i < shards.size(); ++i) {
         const Rank rank = parity ? ParityRank(i) : Rank{i};
         for (const Replica& replica : shards[i].replicas) {
