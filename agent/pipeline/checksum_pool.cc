@@ -34,6 +34,7 @@ void ChecksumPool::Run() {
     if (ready_.empty()) {
       work_.Wait(mutex_);
     } else {
+      // NOLINTNEXTLINE(clang-diagnostic-thread-safety-precise): its pool is this one.
       ready_.front()->ComputeNext();
     }
   }

@@ -32,11 +32,13 @@ class CoordinatorLink {
   /// Replaces the complete list of warnings that this node shows to operators.
   virtual void SetWarnings(std::vector<std::string> warnings) = 0;
 
+  // NOLINTBEGIN(performance-unnecessary-value-param): implementations keep the arguments.
   /// Replaces the complete list of trainers on this node.
   virtual void SetRanks(std::vector<LocalRank> /*ranks*/) {}
   /// Replaces the commits that this agent lists when it attaches.
   virtual void SetKnownCommits(std::vector<VersionCommit> /*commits*/) {}
   virtual void Report(TierWanted /*wanted*/) {}
+  // NOLINTEND(performance-unnecessary-value-param)
   /// Reports at once, and with each later report, that this agent ends soon.
   virtual void AnnounceDeparture() {}
   /// Whether the coordinator receives reports now.

@@ -103,7 +103,7 @@ void KnownCommits::Write() {
   {
     MutexLock lock(mutex_);
     changed_ = false;
-    std::erase_if(known_, [&](const VersionCommit& commit) {
+    std::erase_if(known_, [&](const VersionCommit& commit) HOLDFAST_REQUIRES(mutex_) {
       if (here.contains({commit.job, commit.version})) return false;
       const auto named = named_.find(commit.job);
       return named == named_.end() ||

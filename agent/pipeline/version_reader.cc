@@ -85,11 +85,12 @@ Result<std::shared_ptr<const ShardSeal>> VersionReader::SealOf(Rank rank) {
   Shard& shard = shards_[rank.value];
   MutexLock lock(shard.mutex);
   if (shard.seal == nullptr) {
-    HOLDFAST_RETURN_IF_ERROR(TrySources(rank, [&](SourceSelector& sources) -> Status {
-      HOLDFAST_ASSIGN_OR_RETURN(ShardSeal seal, sources.ReadSeal());
-      shard.seal = std::make_shared<const ShardSeal>(std::move(seal));
-      return Status::Ok();
-    }));
+    HOLDFAST_RETURN_IF_ERROR(
+        TrySources(rank, [&](SourceSelector& sources) HOLDFAST_REQUIRES(shard.mutex) -> Status {
+          HOLDFAST_ASSIGN_OR_RETURN(ShardSeal seal, sources.ReadSeal());
+          shard.seal = std::make_shared<const ShardSeal>(std::move(seal));
+          return Status::Ok();
+        }));
   }
   return shard.seal;
 }

@@ -200,7 +200,7 @@ int WorkerManager::StepAll(bool* changed) {
     *changed |= Stop(worker, wanted->second.grace_ms);
     busy = true;
   }
-  const auto over = [this](const Worker& worker) {
+  const auto over = [this](const Worker& worker) HOLDFAST_REQUIRES(mutex_) {
     auto wanted = wanted_.find(worker.spec.job);
     return worker.phase == WorkerPhase::kEnded && wanted != wanted_.end() &&
            !IsWanted(wanted->second, worker.spec);
@@ -213,7 +213,7 @@ int WorkerManager::StepAll(bool* changed) {
   }
   std::erase_if(workers_, over);
   for (const auto& [job, wanted] : wanted_) *changed |= StartMissing(wanted);
-  std::erase_if(wanted_, [this](const auto& entry) {
+  std::erase_if(wanted_, [this](const auto& entry) HOLDFAST_REQUIRES(mutex_) {
     return entry.second.ranks == 0 &&
            std::none_of(workers_.begin(), workers_.end(),
                         [&](const Worker& worker) { return worker.spec.job == entry.first; });

@@ -453,7 +453,7 @@ void AgentLink::OnReply(const agent::ReplyMessage& reply, UniqueFd memory) {
 /// Gives back the slot or reader that was granted to a call that has timed out.
 void AgentLink::UndoLocked(const PendingCall& call, const agent::ReplyMessage& reply) {
   const uint64_t epoch = epoch_.load(std::memory_order_relaxed);
-  const auto send = [&](const auto& message) {
+  const auto send = [&](const auto& message) HOLDFAST_REQUIRES(mutex_) {
     static_cast<void>(SendLocked(epoch, std::as_bytes(std::span(&message, 1))));
   };
   if (call.type == agent::MessageType::kReadRange || call.type == agent::MessageType::kReadIndex) {

@@ -165,7 +165,7 @@ void Upstream::Receive(const pb::RelayDown& down) {
   pb::RelayAnswer plain;
   {
     MutexLock lock(mutex_);
-    const auto take = [&](uint64_t call, const pb::RelayAnswer* answer) {
+    const auto take = [&](uint64_t call, const pb::RelayAnswer* answer) HOLDFAST_REQUIRES(mutex_) {
       const auto found = calls_.find(call);
       if (found == calls_.end()) return;
       answered.emplace_back(std::move(found->second), answer);
@@ -240,9 +240,10 @@ void Upstream::AnswerWaiters() {
     MutexLock lock(mutex_);
     leading = leading_;
     const auto now = clock_.Now();
-    const auto waits = std::partition(waiters_.begin(), waiters_.end(), [&](const Waiter& one) {
-      return !leading && !stopping_ && now < one.until;
-    });
+    const auto waits = std::partition(waiters_.begin(), waiters_.end(),
+                                      [&](const Waiter& one) HOLDFAST_REQUIRES(mutex_) {
+                                        return !leading && !stopping_ && now < one.until;
+                                      });
     std::move(waits, waiters_.end(), std::back_inserter(due));
     waiters_.erase(waits, waiters_.end());
   }

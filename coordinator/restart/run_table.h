@@ -122,6 +122,7 @@ struct RunContext {
   Instant at;
   RunTable& table;
   std::vector<Effect>& effects;
+  // NOLINTNEXTLINE(google-explicit-constructor): a function that only reads takes either context.
   operator RunReadContext() const { return {options, at, table}; }
 };
 

@@ -44,8 +44,8 @@ Result<Issuer::Authorities> Issuer::Read(const IssuerOptions& options) {
     if (!authority) return Fail(authority.error().WithContext("join.ca_key, tls.ca"));
     read.issuing = std::make_unique<Authority>(*std::move(authority));
     const std::string hash = read.issuing->certificate().Hash();
-    std::ranges::stable_partition(read.accepted,
-                                  [&](const Certificate& one) { return one.Hash() == hash; });
+    std::stable_partition(read.accepted.begin(), read.accepted.end(),
+                          [&](const Certificate& one) { return one.Hash() == hash; });
   }
   for (const Certificate& one : read.accepted) read.bundle += one.ToPem();
   return read;

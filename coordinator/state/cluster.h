@@ -72,6 +72,7 @@ struct Context {
   Cluster& cluster;
   /// Stored and sent by the caller in the order in which they were added.
   std::vector<Effect>& effects;
+  // NOLINTNEXTLINE(google-explicit-constructor): a function that only reads takes either context.
   operator ReadContext() const { return {options, at, cluster}; }
 };
 

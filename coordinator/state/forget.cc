@@ -74,7 +74,7 @@ ForgottenJob ReplicasLeft(const Context& context, const Job& job) {
     for (const GroupIndex::Member& member : groups.members) may_have(member.node);
   }
   for (const auto& [id, version] : job.versions) {
-    const auto add = [&](const std::vector<RankShard>& shards, bool parity) {
+    const auto add = [&, id = id](const std::vector<RankShard>& shards, bool parity) {
       for (uint32_t i = 0; i < shards.size(); ++i) {
         const Rank rank = parity ? ParityRank(i) : Rank{i};
         for (const Replica& replica : shards[i].replicas) {

@@ -114,7 +114,7 @@ void RehomeLost(Context& context, Job& job) {
         const Node& node = context.cluster.nodes[index];
         return !node.attached && context.at.now - node.lost_at >= context.options.rehome_after;
       };
-      const auto is_drained = [&](NodeIndex index) {
+      const auto is_drained = [&, incarnation = incarnation](NodeIndex index) {
         return context.cluster.nodes[index].drain.has_value() &&
                (incarnation != job.incarnation || !RunsOn(job, index));
       };

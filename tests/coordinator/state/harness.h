@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "coordinator/state/state.h"
@@ -25,9 +26,9 @@ inline StateOptions GroupsOf(uint32_t group_nodes, uint32_t parity) {
 /// of the last event. The agents are older ones without parity, unless `peers` is set.
 class Harness {
  public:
-  explicit Harness(StateOptions options = {}) : options_(options) {
+  explicit Harness(StateOptions options = {}) : options_(std::move(options)) {
     // Unless a test sets the options, no job ends and no version is flushed.
-    if (options.flush_after == StateOptions().flush_after) {
+    if (options_.flush_after == StateOptions().flush_after) {
       options_.flush_after = options_.end_grace = std::chrono::hours(24);
     }
     Restart();
@@ -143,7 +144,7 @@ class Harness {
     return ReplyTo(next_).value_or(Reply{});
   }
 
-  static uint64_t SlotBytes(uint32_t rank) { return 4096 * (rank + 1); }
+  static uint64_t SlotBytes(uint32_t rank) { return 4096 * (rank + uint64_t{1}); }
 
   // ---- of the last event ----
   std::optional<Reply> ReplyTo(RequestId request) const {

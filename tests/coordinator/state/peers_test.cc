@@ -122,7 +122,7 @@ TEST_F(PeersTest, ThePlanIsMadeWhenAllRanksHaveJoined) {
     EXPECT_EQ(group.members()[i].address, "unix:/" + nodes[i] + ".peer");
     EXPECT_EQ(group.members()[i].number, i);
     EXPECT_FALSE(group.members()[i].has_data || group.members()[i].has_parity);
-    EXPECT_THAT(group.members()[i].ranks, ElementsAre(PlanRank{Rank{i}, 4096 * (i + 1)}));
+    EXPECT_THAT(group.members()[i].ranks, ElementsAre(PlanRank{Rank{i}, Harness::SlotBytes(i)}));
   }
   EXPECT_EQ(k.Job().peer_members, 4U);
   EXPECT_EQ(k.Job().not_protected_why, "");
