@@ -14,6 +14,7 @@ constexpr double kLastingSpreadWeight = 8;
 constexpr double kAlwaysShare = 0.5;  // of a rank's excess, in its past: it was always that late
 constexpr double kSharedShare = 0.5;  // of a rank's change: another member has changed likewise
 constexpr size_t kCommonMin = 2;      // other members with the same change: it has one cause
+constexpr size_t kCommonMax = 16;     // as many are enough in any communicator
 constexpr size_t kCommonShare = 4;    // and at least one in four members
 constexpr size_t kFewOthers = 6;      // fewer have no quantiles
 constexpr double kFewAlwaysMin = 0.085;
@@ -137,23 +138,24 @@ bool IsSharedDrift(const Track& track, std::span<const Track> members) {
 
 namespace {
 
-/// Returns how many other members show at least half of the member's change.
-size_t CountAlike(const Track& track, std::span<const Track> members) {
-  return static_cast<size_t>(
-      std::count_if(members.begin(), members.end(), [&](const Track& member) {
-        return &member != &track && member.shift() >= kSharedShare * track.shift();
-      }));
+/// Whether at least `least` other members show at least half of the member's change.
+bool HasAlike(const Track& track, std::span<const Track> members, size_t least) {
+  return std::any_of(members.begin(), members.end(), [&](const Track& member) {
+    const bool alike = &member != &track && member.shift() >= kSharedShare * track.shift();
+    return alike && --least == 0;
+  });
 }
 
 }  // namespace
 
 bool IsSharedChange(const Track& track, std::span<const Track> members) {
-  return CountAlike(track, members) > 0;
+  return HasAlike(track, members, 1);
 }
 
 bool IsCommonChange(const Track& track, std::span<const Track> members) {
   return track.shift() > 0 &&
-         CountAlike(track, members) >= std::max(kCommonMin, members.size() / kCommonShare);
+         HasAlike(track, members,
+                  std::clamp(members.size() / kCommonShare, kCommonMin, kCommonMax));
 }
 
 }  // namespace holdfast::detect
