@@ -285,6 +285,7 @@ std::string ProgramReport(const std::vector<ProgramCell>& cells) {
   Ordered<Faulty> by_fault;
   Ordered<Faulty> by_family;
   Ordered<Faulty> by_world;
+  Ordered<Faulty> by_connections;
   Ordered<Faulty> worst;
   Ordered<Healthy> healthy_family;
   Ordered<Healthy> healthy_behaviour;
@@ -307,6 +308,10 @@ std::string ProgramReport(const std::vector<ProgramCell>& cells) {
       by_fault[fault].Add(outcome);
       by_family[cell.family + (IsHang(kind) ? " hang" : " slow")].Add(outcome);
       by_world[world].Add(outcome);
+      if (IsHang(kind) && RightClasses(kind).front() == FaultClass::kCommHang) {
+        by_connections[fault + (outcome.reports_edges ? ", reported" : ", not reported")].Add(
+            outcome);
+      }
       worst[fault + ", " + cell.family + ", " + world].Add(outcome);
       all_faulty.Add(outcome);
     }
@@ -320,6 +325,7 @@ std::string ProgramReport(const std::vector<ProgramCell>& cells) {
     table("fault", by_fault);
     table("family", by_family);
     table("world", by_world);
+    table("connections of operations in flight", by_connections);
     report += fmt::format("| all{}{}\n", kFaultyHead, Row("all", all_faulty));
     auto sorted = worst.all();
     std::erase_if(sorted, [](const auto& one) {

@@ -13,6 +13,9 @@ constexpr double kLastingSpreadUsual = 0.0045;
 constexpr double kLastingSpreadWeight = 8;
 constexpr double kAlwaysShare = 0.5;  // of a rank's excess, in its past: it was always that late
 constexpr double kSharedShare = 0.5;  // of a rank's change: another member has changed likewise
+constexpr size_t kCommonMin = 2;      // other members with the same change: it has one cause
+constexpr size_t kCommonMax = 16;     // as many are enough in any communicator
+constexpr size_t kCommonShare = 4;    // and at least one in four members
 constexpr size_t kFewOthers = 6;      // fewer have no quantiles
 constexpr double kFewAlwaysMin = 0.085;
 constexpr double kFewAlwaysZ = 7;
@@ -82,6 +85,15 @@ double StallRate(std::span<const Track> members, const Track& but, size_t level)
   return windows == 0 ? 0 : static_cast<double>(very_late) / static_cast<double>(windows);
 }
 
+/// Whether another member was very late in at least half as many windows. Members with older GPUs
+/// have this in common.
+bool AnotherStalls(std::span<const Track> members, const Track& track, size_t level) {
+  return std::any_of(members.begin(), members.end(), [&](const Track& member) {
+    return &member != &track &&
+           member.very_late_count(level) >= kSharedShare * track.very_late_count(level);
+  });
+}
+
 }  // namespace
 
 std::optional<FrequentStalls> FindFrequentStalls(const Track& track, std::span<const Track> members,
@@ -108,6 +120,7 @@ std::optional<FrequentStalls> FindFrequentStalls(const Track& track, std::span<c
       if (very_late < kVeryLateMin || very_late > kStallsAtMost * examined) continue;
       // Few members exceed the rate of their role. Only for these, all members are examined.
       if (!exceeds(p_role, very_late, examined)) continue;
+      if (AnotherStalls(members, track, level)) continue;
       if (exceeds(std::max(p_role, StallRate(members, track, level)), very_late, examined)) {
         return FrequentStalls{.very_late = very_late,
                               .windows = examined,
@@ -123,10 +136,26 @@ bool IsSharedDrift(const Track& track, std::span<const Track> members) {
          IsSharedChange(track, members);
 }
 
-bool IsSharedChange(const Track& track, std::span<const Track> members) {
+namespace {
+
+/// Whether at least `least` other members show at least half of the member's change.
+bool HasAlike(const Track& track, std::span<const Track> members, size_t least) {
   return std::any_of(members.begin(), members.end(), [&](const Track& member) {
-    return &member != &track && member.shift() >= kSharedShare * track.shift();
+    const bool alike = &member != &track && member.shift() >= kSharedShare * track.shift();
+    return alike && --least == 0;
   });
+}
+
+}  // namespace
+
+bool IsSharedChange(const Track& track, std::span<const Track> members) {
+  return HasAlike(track, members, 1);
+}
+
+bool IsCommonChange(const Track& track, std::span<const Track> members) {
+  return track.shift() > 0 &&
+         HasAlike(track, members,
+                  std::clamp(members.size() / kCommonShare, kCommonMin, kCommonMax));
 }
 
 }  // namespace holdfast::detect

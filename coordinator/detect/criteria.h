@@ -51,6 +51,10 @@ std::optional<FrequentStalls> FindFrequentStalls(const Track& track, std::span<c
 /// `members`: all tracks of the member's communicator.
 bool IsSharedChange(const Track& track, std::span<const Track> members);
 
+/// Whether at least two other members, and one in four members or 16, show at least half of the
+/// member's change. It then has a common cause.
+bool IsCommonChange(const Track& track, std::span<const Track> members);
+
 /// Whether the member was late before, and another member shows at least half of its change.
 /// Members with older GPUs have this in common: how much of their lateness shows depends on how
 /// much of a lag carries over, which is an estimate and changes over time.

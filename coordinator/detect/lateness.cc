@@ -11,7 +11,8 @@ constexpr uint32_t kOwnLearnEvery = 4;           // windows
 constexpr double kAlwaysFactor = 2;              // times the usual excess
 constexpr double kWindowIterations = 0.8;        // at least
 constexpr double kWaitForWholeIterations = 3.5;  // iterations, before a partial window ends
-constexpr double kWindowNsUnknown = 200e6;       // if the duration of an iteration is unknown
+/// The least length of a window. In a second, a few short iterations may all be disturbed.
+constexpr double kWindowNsMin = 200e6;
 constexpr double kShareOfLongest = 0.6;
 constexpr double kLongWindow = 2.5;       // times the usual length: excluded
 constexpr double kStallShare = 1.5;       // of a window: the member stalled and was not slow
@@ -26,7 +27,7 @@ constexpr double kSpreadMin = 0.001;
 constexpr double kLongerWindows = 2;
 constexpr uint32_t kFirstWindows = 32;      // of a communicator, in which windows may become longer
 constexpr double kTransfersDiffer = 0.05;   // of the average bytes of the usual member
-constexpr double kTransfersFollow = 0.125;  // weight of one window in that average
+constexpr double kTransfersFollow = 0.125;  // weight of one window in such averages
 constexpr double kSmallSpreads = 1.5;       // least small change, in spreads
 constexpr size_t kManyMembers = 32;         // one member does not move their median
 /// Median and 80th percentile of the absolute difference of two normal values, in standard
@@ -45,21 +46,21 @@ Period& Lateness::PeriodOf(CollectiveKind kind) {
   return *period;
 }
 
-/// The least length of a window. If the duration of an iteration is unknown, the length is at least
-/// a few tenths of a second and either about a period of the program or, until that is known, a
-/// large share of the second longest window. A window then covers both the short and the long parts
-/// of the program.
+/// Returns the least length of a window. If the duration of an iteration is unknown, the length is
+/// at least a few tenths of a second and either about a period of the program or, until that is
+/// known, a large share of the second longest window. A window then covers both the short and the
+/// long parts of the program.
 double Lateness::MinWindow(double iteration_ns) {
-  if (iteration_ns > 0) return kWindowIterations * iteration_ns;
+  if (iteration_ns > 0) return std::max(kWindowNsMin, kWindowIterations * iteration_ns);
   const double period_ns = PeriodOf(anchor_kind_).duration_ns();
-  if (period_ns > 0) return std::max(kWindowNsUnknown, kWindowIterations * period_ns);
+  if (period_ns > 0) return std::max(kWindowNsMin, kWindowIterations * period_ns);
   double longest = 0;
   double second = 0;
   for (const double wall : walls_.values()) {
     second = std::max(second, std::min(longest, wall));
     longest = std::max(longest, wall);
   }
-  return std::max(kWindowNsUnknown, kShareOfLongest * second);
+  return std::max(kWindowNsMin, kShareOfLongest * second);
 }
 
 void Lateness::Add(const GatheredOperation& operation, double iteration_ns,
@@ -186,7 +187,7 @@ bool Lateness::UpdateTransfersDiffer() {
 /// Subtracts the time that members need for extra work: a member that moved more bytes also had
 /// more to compute, which is not a fault. The time per byte is learned from all communicators of
 /// the role, by comparing members with few bytes and members with many.
-void Lateness::SubtractWork(RoleBaseline& baseline) {
+void Lateness::SubtractWork(double wall_ns, RoleBaseline& baseline) {
   const size_t n = own_ns_.size();
   scratch_ = bytes_;
   const double usual = LowerMedian(std::span<double>(scratch_));
@@ -209,7 +210,13 @@ void Lateness::SubtractWork(RoleBaseline& baseline) {
   }
   if (baseline.slopes.size() == 0) return;
   const double slope = std::max(0.0, baseline.slopes.Median());
-  for (size_t i = 0; i < n; ++i) own_ns_[i] -= slope * (bytes_[i] - usual);
+  corrections_.resize(anchor_.size());
+  for (size_t i = 0; i < n; ++i) {
+    const double correction_ns = slope * (bytes_[i] - usual);
+    own_ns_[i] -= correction_ns;
+    double& share = corrections_[position_[i]];
+    share += (std::abs(correction_ns) / wall_ns - share) * kTransfersFollow;
+  }
 }
 
 void Lateness::AddWindow(const GatheredOperation& operation, double wall_ns,
@@ -217,7 +224,9 @@ void Lateness::AddWindow(const GatheredOperation& operation, double wall_ns,
   if (IsSynchronous(operation.kind)) lag_.End(operation);
   ComputeOwnTimes(operation, excused);
   if (position_.size() < 2 || position_.size() * 2 < anchor_.size()) return;
-  if (IsSynchronous(operation.kind) || UpdateTransfersDiffer()) SubtractWork(baseline);
+  if (IsSynchronous(operation.kind) || UpdateTransfersDiffer()) {
+    SubtractWork(wall_ns, baseline);
+  }
   const bool counted = operation.kind == anchor_kind_ && operation.sequence > anchor_sequence_;
   const auto operations = counted ? static_cast<double>(operation.sequence - anchor_sequence_) : 0;
   RecordWindow(wall_ns, operations, baseline);

@@ -60,6 +60,11 @@ class Lateness {
   /// Whether totals of blocked time are missing. A late rank may then have inherited its lateness.
   bool by_waits_only() const { return by_waits_only_; }
   bool equal_work() const { return equal_work_; }
+  /// By how much the member's own time is usually corrected since it has more or less work than
+  /// the usual member, as a share of the window.
+  double correction(uint32_t position) const {
+    return corrections_.empty() ? 0 : corrections_[position];
+  }
   /// Whether the members differ in their average number of bytes sent pairwise.
   bool transfers_differ() const { return transfers_differ_; }
 
@@ -73,7 +78,7 @@ class Lateness {
   void MoveAnchor(const GatheredOperation& operation);
   double MinWindow(double iteration_ns);
   bool UpdateTransfersDiffer();
-  void SubtractWork(RoleBaseline& baseline);
+  void SubtractWork(double wall_ns, RoleBaseline& baseline);
   std::optional<double> ReferenceShift();
   double CountLagOnce(uint32_t position, double excess_ns) const;
   void RecordSpread(RoleBaseline& baseline);
@@ -89,6 +94,7 @@ class Lateness {
   std::array<std::unique_ptr<Period>, kCollectiveKinds> periods_;  // of kinds with operations
   uint32_t period_ = 0;                       // of the anchor's kind, when the tracks began
   bool work_differs_ = false;                 // the members move different numbers of bytes
+  std::vector<double> corrections_;           // by position, if work differs
   std::vector<double> usual_bytes_;           // by position, in windows of pairwise transfers
   std::vector<Recent<double, 32>> own_past_;  // per operation; only of pairs and triples
   std::vector<Track> tracks_;

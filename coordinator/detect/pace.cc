@@ -8,6 +8,8 @@ namespace holdfast::detect {
 namespace {
 
 constexpr size_t kUsualMin = 8;
+/// The first step includes start-up, and then a CPU may only enqueue work for a step or two.
+constexpr size_t kKnownMin = 4;
 constexpr double kSlackShare = 0.025;  // half of the smallest shift to detect
 constexpr double kShiftShare = 0.05;
 constexpr double kAlarm = 6;  // sum of robust standard deviations
@@ -46,7 +48,8 @@ void Pace::Finish(const Pending& pending) {
   const double duration = pending.durations.Median();
   finished_ = step;
   now_.Add(duration);
-  iteration_ns_ = now_.Median();
+  iteration_ns_ =
+      now_.size() < kKnownMin ? *std::ranges::max_element(now_.values()) : now_.Median();
   if (usual_.size() >= kUsualMin) {
     const double spread = std::max(1.4826 * centre_.mad, 0.01 * centre_.median);
     const double step_z = (duration - (1 + kSlackShare) * centre_.median) / spread;

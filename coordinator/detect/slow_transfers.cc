@@ -64,10 +64,11 @@ void Name(const DelayMatrix::Blame& blame, std::string_view than, uint64_t opera
                   from.value, to.value, blame.ratio, than, blame.z, operations));
 }
 
-/// Names the connection of a group of two if it is the only slow one of its class: the operation
-/// has no other connection. Otherwise no connection is known.
-void NamePair(size_t slow_of_class, const CommInfo& comm, const Table& table, Verdict& verdict) {
-  if (comm.members.size() != 2 || slow_of_class != 1) {
+/// Names the connection of a group of two if it is the only slow one of its class and all slow
+/// communicators have a common rank: the operation has no other connection. Otherwise no connection
+/// is known.
+void NamePair(bool alone, const CommInfo& comm, const Table& table, Verdict& verdict) {
+  if (comm.members.size() != 2 || !alone) {
     verdict.evidence.emplace_back("no single connection stands out");
     return;
   }
@@ -114,16 +115,24 @@ std::vector<Verdict> SlowTransfers::Find(const Watches& watches, const Table& ta
   const auto min_duration = std::clamp<Clock::Duration>(longest_ended_ * 3 / 2, kSlowMin, kSlowMax);
   std::map<CommClass, std::pair<Index, TransferMonitor::Slow>> slowest;
   std::map<CommClass, size_t> slow_of_class;
+  std::map<uint32_t, size_t> slowing_of_rank;
+  size_t slowing = 0;
   for (Index comm = 0; comm < watches.size(); ++comm) {
     if (!watches[comm]) continue;
     ++watched;
     const auto slow = watches[comm]->transfers.slow(min_duration);
+    if (watches[comm]->transfers.slowing()) {
+      ++slowing;
+      for (const uint32_t rank : table.comm(comm).members) ++slowing_of_rank[rank];
+    }
     if (!slow) continue;
     ++slow_count;
     ++slow_of_class[ClassOf(comm, watches, table)];
     const auto [at, first] = slowest.try_emplace(ClassOf(comm, watches, table), comm, *slow);
     if (!first && at->second.second.z < slow->z) at->second = {comm, *slow};
   }
+  const bool common_rank = std::any_of(slowing_of_rank.begin(), slowing_of_rank.end(),
+                                       [&](auto& entry) { return entry.second == slowing; });
   std::erase_if(pools_, [&](const auto& pool) { return slowest.count(pool.first) == 0; });
   std::optional<Verdict> widespread;
   std::vector<Verdict> found;
@@ -149,7 +158,7 @@ std::vector<Verdict> SlowTransfers::Find(const Watches& watches, const Table& ta
                located || pool.widespread || now - pool.since > kMatrixWait) {
       Verdict verdict = SlowVerdict(InWords(slow, table.comm(comm)));
       if (!pool.widespread) {
-        NamePair(slow_of_class[of], table.comm(comm), table, verdict);
+        NamePair(slow_of_class[of] == 1 && common_rank, table.comm(comm), table, verdict);
         found.push_back(std::move(verdict));
         continue;
       }

@@ -11,8 +11,11 @@ namespace holdfast::detect {
 namespace {
 
 constexpr Clock::Duration kReportMaxAge = std::chrono::seconds(3);
-constexpr uint32_t kStepsKnown = 2;  // steps of a rank that show how long its steps take
-constexpr uint32_t kStepsAhead = 3;  // steps of others from which a rank without steps is judged
+/// Steps of a rank that show how long its steps take. In its first steps, a CPU may only enqueue
+/// work.
+constexpr uint32_t kStepsKnown = 4;
+constexpr uint32_t kStepsAhead = 3;   // steps of others from which a rank without steps is judged
+constexpr uint64_t kStepsMissed = 2;  // that half of the ranks have made and a stalled one has not
 constexpr double kStandstillSteps = 1.5;
 constexpr double kStandstillPauses = 1.25;
 
@@ -50,6 +53,7 @@ class StandstillFinder {
       if (info.node == kNone || info.latest.ended_orderly || !info.latest.alive) continue;
       newest_step_ = std::max(newest_step_, info.latest.step);
     }
+    std::vector<uint64_t> steps;
     for (uint32_t rank = 0; rank < table_.world(); ++rank) {
       const RankInfo& info = table_.rank(rank);
       if (info.node == kNone || info.latest.ended_orderly || !info.latest.alive) continue;
@@ -58,6 +62,7 @@ class StandstillFinder {
         continue;
       }
       ++reported_;
+      steps.push_back(info.latest.step);
       if (IsStopped(info)) {
         stopped_.push_back(rank);
       } else if (table_.IsFirstPhaseOver(info)) {
@@ -70,6 +75,10 @@ class StandstillFinder {
         }
       }
     }
+    if (steps.empty()) return;
+    const auto middle = steps.begin() + static_cast<std::ptrdiff_t>(steps.size() / 2);
+    std::nth_element(steps.begin(), middle, steps.end());
+    usual_step_ = *middle;
   }
 
   bool IsStopped(const RankInfo& info) const {
@@ -185,6 +194,8 @@ class StandstillFinder {
   void JudgeStalledRank(uint32_t rank, Hangs& hangs) const {
     const uint64_t stalled_ns = StalledFor(rank);
     hangs.stall_ns = std::max(hangs.stall_ns, stalled_ns);
+    // All ranks may be in a long step, and this one a little behind.
+    if (usual_step_ < table_.rank(rank).latest.step + kStepsMissed) return;
     Verdict verdict = VerdictOn({rank}, stalled_ns);
     verdict.evidence.push_back(fmt::format(
         "rank {} has made no step for {} since step {}, while {} of {} ranks make steps; process "
@@ -259,8 +270,9 @@ class StandstillFinder {
   const DetectorOptions& options_;
   const bool communicates_;
   uint64_t newest_step_ = 0;
-  size_t reported_ = 0;     // ranks with recent reports
-  size_t progressing_ = 0;  // of these, ranks that make steps
+  uint64_t usual_step_ = 0;  // which half of the ranks have reached
+  size_t reported_ = 0;      // ranks with recent reports
+  size_t progressing_ = 0;   // of these, ranks that make steps
   std::vector<uint32_t> stopped_;
   std::vector<uint32_t> stalled_;
   std::map<Index, std::vector<uint32_t>> silent_;

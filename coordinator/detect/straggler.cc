@@ -19,11 +19,14 @@ constexpr size_t kKindShare = 64;  // one rank in this many may be similar by ch
 constexpr size_t kFewAlways = 24;
 constexpr double kBusyMin = 0.45;       // of a window
 constexpr double kPairSpreads = 3;      // usual differences of pairs that the excess must exceed
+constexpr double kPairNoise = 3.5;      // times the noise of a window that a change must exceed
 constexpr double kImmediateFactor = 2;  // times the least z, for a verdict from one set of windows
 // Times the least z, while transfers are slow. A pair has no other rank whose work overlaps as
 // much.
 constexpr double kUnstableFactor = 2;
 constexpr double kUnstablePairFactor = 4;
+constexpr double kLateBeforeFactor = 2;    // times the least z, for a rank that was late before
+constexpr double kCorrectionShare = 0.35;  // of the time subtracted for more work: it may be wrong
 /// An iteration that became longer by more than this many times a rank's change has another cause.
 constexpr double kUnexplainedFactor = 3;
 
@@ -46,6 +49,7 @@ struct Member {
   bool ring = false;
   /// A pair or a triple is measured against its fastest member: the spreads of two members add up.
   double few = 1;
+  double correction = 0;  // for different work, as a share of the window
 };
 
 /// The criteria that a member meets.
@@ -204,7 +208,8 @@ Member StragglerFinder::MemberOf(Index comm, uint32_t position) const {
           .of = of,
           .rank = members[position],
           .ring = !steps && table_.comm(comm).pairwise,
-          .few = members.size() < 4 ? std::sqrt(2.0) : 1};
+          .few = members.size() < 4 ? std::sqrt(2.0) : 1,
+          .correction = lateness.correction(position)};
 }
 
 std::optional<Verdict> StragglerFinder::Judge(Index comm, uint32_t position) {
@@ -236,17 +241,29 @@ Finding StragglerFinder::Examine(const Member& member) {
     const bool confirmed = count_of_twice >= 2 * options_.windows_late;
     return z > doubt * (confirmed ? z_min : kImmediateFactor * z_min);
   };
+  // A disturbance of the only reference lasts for many windows, which are then not independent.
+  const auto exceeds_noise = [&](double share) {
+    return member.few == 1 || share >= kPairNoise * member.baseline.noise;
+  };
   const bool drift = IsSharedDrift(track, lateness.tracks());
   const bool always = WasAlwaysLate(track, track.excess());
-  if (late && !(member.ring && always)) {
+  const bool shared = IsSharedChange(track, lateness.tracks());
+  // While transfers are slow, and if many members have changed, the cause is not the rank.
+  const bool common = IsCommonChange(track, lateness.tracks()) || (unstable && shared);
+  // The correction of different work is an estimate.
+  const bool corrected = track.excess() < kCorrectionShare * member.correction;
+  if (late && !corrected && (always ? !member.ring : !common && exceeds_noise(track.excess()))) {
     const double z = LaterThanPeers(member, always || drift);
     if (enough(z, options_.z_min, track.late_count(2 * options_.windows))) finding.late_z = z;
   }
-  const bool own = equal_work || member.ring || !IsSharedChange(track, lateness.tracks());
-  if (slower && !drift && own) {
+  const bool own = !common && (equal_work || member.ring || !shared);
+  if (slower && !drift && own && exceeds_noise(track.shift())) {
     const double z = ChangeZ(track, member.baseline);
     const uint32_t count = track.slower_count(2 * options_.windows);
-    if (enough(z, options_.slower_z_min, count)) finding.slower_z = z;
+    // How much of a rank's lateness shows depends on the overlap and changes over time.
+    const bool late_before = track.usual() >= kSimilarShare * track.excess();
+    const double z_min = options_.slower_z_min * (late_before ? kLateBeforeFactor : 1);
+    if (enough(z, z_min, count)) finding.slower_z = z;
   }
   if (small) {
     const double z = LongChangeZ(track, member.baseline);

@@ -31,6 +31,11 @@ class TransferMonitor {
   /// Returns the kind of operation with the clearest slowdown (largest z) that has lasted at least
   /// `min_duration`.
   std::optional<Slow> slow(Clock::Duration min_duration) const;
+  /// Whether some kind was slow in the last stretch.
+  bool slowing() const {
+    return std::any_of(series_.begin(), series_.end(),
+                       [](const Series& series) { return series.slow_stretches > 0; });
+  }
   /// The longest slowdown that has ended.
   Clock::Duration longest_ended() const { return longest_ended_; }
   /// Whether some kind took more than 1.5 times as long in the last stretch. Slow transfers can

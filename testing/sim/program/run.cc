@@ -300,6 +300,7 @@ Outcome RunCase(const Case& what, uint64_t seed) {
   outcome.job_s = at_s;
   outcome.latency_steps = outcome.latency_s / setup.setting.step_s;
   outcome.onset_s = engine.effect_s();
+  outcome.reports_edges = setup.setting.reports_edges;
   outcome.took_effect = healthy || engine.effect_s() < at_s;
   for (const Fault& fault : setup.faults) {
     outcome.truth += fmt::format("{}rank {} (peer {})", outcome.truth.empty() ? "" : " and ",

@@ -43,7 +43,8 @@ struct Outcome {
   };
   std::vector<Reported> reported;  // each distinct verdict once
   double onset_s = 0;
-  std::string truth;  // ground truth, for reports
+  bool reports_edges = false;  // the job reports the connections of operations in flight
+  std::string truth;           // ground truth, for reports
 };
 
 /// Runs one case. Reproducible: the seed determines the outcome.

@@ -705,6 +705,56 @@ TEST(SlownessTest, AmongFewOthersTheirStandardDeviationCounts) {
   EXPECT_FALSE(IsFarBehind(0.03, {}, 1)) << "without others the usual deviation counts";
 }
 
+TEST(SlownessTest, AChangeIsCommonIfOneInFourMembersHasIt) {
+  for (const size_t others : {0U, 1U, 2U, 3U, 16U}) {
+    for (const size_t members : {4U, 8U, 16U, 128U}) {
+      if (others >= members) continue;
+      std::vector<Track> tracks;
+      for (size_t i = 0; i < members; ++i) {
+        TrackOf track;
+        track.Add(40, 0).Add(20, i <= others ? 0.05 : 0);
+        tracks.push_back(*track);
+      }
+      EXPECT_EQ(IsCommonChange(tracks[0], tracks), others >= std::clamp<size_t>(members / 4, 2, 16))
+          << others << " others of " << members;
+    }
+  }
+}
+
+TEST(SlownessTest, RanksThatStallEquallyOftenHaveACommonCause) {
+  RoleBaseline baseline;
+  baseline.very_late = {60};
+  baseline.windows = 20'000;
+  for (const bool other_stalls : {false, true}) {
+    std::vector<Track> members;
+    for (int i = 0; i < 8; ++i) {
+      TrackOf track;
+      track.Add(100, 0);
+      const double late = i == 0 || (i == 1 && other_stalls) ? 0.06 : 0;
+      for (int burst = 0; burst < 10; ++burst) track.Add(2, late).Add(4, 0);
+      members.push_back(*track);
+    }
+    EXPECT_EQ(FindFrequentStalls(members[0], members, baseline, 8).has_value(), !other_stalls);
+  }
+}
+
+TEST(LatenessTest, AWindowOfShortIterationsHoldsManyOfThem) {
+  Lateness lateness(4, {});
+  RoleBaseline baseline;
+  for (uint64_t i = 0; i < 400; ++i) {
+    GatheredOperation operation;
+    operation.kind = CollectiveKind::kAllReduce;
+    operation.sequence = i;
+    operation.count = 4;
+    for (uint32_t rank = 0; rank < 4; ++rank) {
+      const uint64_t start = (20 * i + 20) * kMs;
+      operation.samples.push_back({start, start + kMs, i * kMs + 1, i + 1});
+    }
+    lateness.Add(operation, 20e6, {}, true, baseline);
+  }
+  EXPECT_GE(lateness.window_ns(), 200e6);
+}
+
 TEST(SlownessTest, FrequentStallsExceedTheRateOfTheSameCommunicator) {
   RoleBaseline baseline;
   baseline.very_late = {100};
@@ -716,7 +766,7 @@ TEST(SlownessTest, FrequentStallsExceedTheRateOfTheSameCommunicator) {
     other.Add(100, 0);
     for (int i = 0; i < 10; ++i) {
       stalls.Add(2, 0.06).Add(4, 0);
-      other.Add(4, 0).Add(2, other_stalls ? 0.06 : 0);
+      other.Add(4, 0).Add(2, other_stalls && i % 5 < 2 ? 0.06 : 0);
     }
     const std::array<Track, 2> members = {*stalls, *other};
     EXPECT_EQ(FindFrequentStalls(members[0], members, baseline, 8).has_value(), !other_stalls);

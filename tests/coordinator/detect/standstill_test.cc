@@ -103,6 +103,22 @@ TEST(StandstillTest, InAJobThatCommunicatesRarelyAHangIsFoundBeforeOthersWait) {
   EXPECT_THAT(evaluates.For(100, kAllRanks), IsEmpty());
 }
 
+TEST(StandstillTest, ARankThatIsOneStepBehindMayBeInALongStepLikeTheOthers) {
+  Stepping job = CommunicatesRarely();
+  EXPECT_THAT(job.For(62, kAllRanks), IsEmpty());
+  EXPECT_THAT(job.For(kStepS, {3, 4, 5}), IsEmpty());
+  EXPECT_EQ(job.For(kStepS, {3, 4, 5}).size(), 3U) << "now they are two steps behind";
+}
+
+TEST(StandstillTest, TheFirstStepsDoNotShowHowLongStepsTake) {
+  // The CPU only enqueues the work of the first steps.
+  for (const double first_s : {1.0, 2.0}) {
+    Stepping job;
+    job.For(first_s);
+    EXPECT_EQ(job.For(70, kAllRanks).size(), first_s > 1.5 ? 1U : 0U);
+  }
+}
+
 TEST(StandstillTest, InAJobThatCommunicatesARankWithoutStepsMayHaveOtherWork) {
   for (const bool communicates : {true, false}) {
     Stepping job;

@@ -181,6 +181,17 @@ TEST(PaceTest, AShiftOfTenPercentIsFoundAndDated) {
   EXPECT_NEAR(pace.shift()->after_ns / pace.shift()->before_ns, 1.1, 0.01);
 }
 
+TEST(PaceTest, TheFirstStepsDoNotShowTheDurationOfAnIteration) {
+  // The first step includes start-up. In the second, the CPU only enqueues work.
+  const std::vector<uint64_t> first_ms = {7000, 12};
+  Pace pace;
+  for (uint64_t step = 0; step < 20; ++step) {
+    pace.Add(step, (step < first_ms.size() ? first_ms[step] : 600) * kMs);
+    EXPECT_TRUE(pace.iteration_ns() == 0 || pace.iteration_ns() >= 600e6) << pace.iteration_ns();
+  }
+  EXPECT_EQ(pace.iteration_ns(), 600e6);
+}
+
 TEST(PaceTest, OneLongStepAndImplausibleStepsAreNoShift) {
   Pace pace;
   for (uint64_t step = 1; step <= 60; ++step) {
