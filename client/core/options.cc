@@ -178,14 +178,6 @@ TensorSpec SpecOf(const holdfast_tensor& raw, size_t index, std::vector<std::str
 }
 }  // namespace
 
-std::vector<uint64_t> PlacesOf(std::span<const TensorMemory> memory) {
-  std::vector<uint64_t> places(memory.size());
-  std::ranges::transform(memory, places.begin(), [](const TensorMemory& one) {
-    return one.device ? reinterpret_cast<uint64_t>(one.data) : 0;
-  });
-  return places;
-}
-
 Result<StateDescription> DescribeState(std::span<const holdfast_tensor> tensors) {
   if (tensors.size() > kTensorsMax) {
     return Fail(InvalidArgumentError(std::to_string(tensors.size()) +

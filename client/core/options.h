@@ -52,10 +52,6 @@ struct StateDescription {
   std::vector<TensorMemory> memory;
 };
 
-/// Returns a place in the image for each tensor, see ImageLayout::Plan. Tensors of a device lie in
-/// the image in the order of their addresses, so that one copy takes all that are adjacent.
-std::vector<uint64_t> PlacesOf(std::span<const TensorMemory> memory);
-
 /// Converts `tensors`, and checks what the layout does not (null pointers, device numbers).
 /// InvalidArgument names every invalid tensor.
 Result<StateDescription> DescribeState(std::span<const holdfast_tensor> tensors);
