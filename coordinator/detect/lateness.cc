@@ -11,8 +11,10 @@ constexpr uint32_t kOwnLearnEvery = 4;           // windows
 constexpr double kAlwaysFactor = 2;              // times the usual excess
 constexpr double kWindowIterations = 0.8;        // at least
 constexpr double kWaitForWholeIterations = 3.5;  // iterations, before a partial window ends
-/// The least length of a window. In a second, a few short iterations may all be disturbed.
-constexpr double kWindowNsMin = 200e6;
+/// The least length of a window: in a second, several short iterations may all be disturbed. With a
+/// longer one, a slow rank would not be found within 20 iterations of 60 ms.
+constexpr double kWindowNsMin = 50e6;
+constexpr double kWindowNsUnknown = 200e6;  // if the duration of an iteration is unknown
 constexpr double kShareOfLongest = 0.6;
 constexpr double kLongWindow = 2.5;       // times the usual length: excluded
 constexpr double kStallShare = 1.5;       // of a window: the member stalled and was not slow
@@ -53,14 +55,14 @@ Period& Lateness::PeriodOf(CollectiveKind kind) {
 double Lateness::MinWindow(double iteration_ns) {
   if (iteration_ns > 0) return std::max(kWindowNsMin, kWindowIterations * iteration_ns);
   const double period_ns = PeriodOf(anchor_kind_).duration_ns();
-  if (period_ns > 0) return std::max(kWindowNsMin, kWindowIterations * period_ns);
+  if (period_ns > 0) return std::max(kWindowNsUnknown, kWindowIterations * period_ns);
   double longest = 0;
   double second = 0;
   for (const double wall : walls_.values()) {
     second = std::max(second, std::min(longest, wall));
     longest = std::max(longest, wall);
   }
-  return std::max(kWindowNsMin, kShareOfLongest * second);
+  return std::max(kWindowNsUnknown, kShareOfLongest * second);
 }
 
 void Lateness::Add(const GatheredOperation& operation, double iteration_ns,

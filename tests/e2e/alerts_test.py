@@ -299,7 +299,11 @@ def jobs(scene):
     for restart in range(6):
         before = scene.workers("lm")
         scene.kill(before[0])
-        wait("the job is restarted", lambda: len(scene.workers("lm")) == 3 and not set(before) & set(scene.workers("lm")))
+
+        def restarted(before=before):
+            now = scene.workers("lm")
+            return len(now) == 3 and not set(before) & set(now)
+        wait("the job is restarted", restarted)
     scene.await_alerts("HoldfastRestartsOften")
 
     # The newest version is only in the memory of nodes, and one of them loses its memory.

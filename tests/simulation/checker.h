@@ -37,6 +37,7 @@ class Checker {
   void OnDiskLost(const std::string& node);
   /// The node's disk may have damaged any byte of it.
   void OnDiskTainted(const std::string& node);
+  bool IsDiskTainted(const std::string& node) const { return tainted_.contains(node); }
   /// An agent reports a replica, or that it has none any more.
   void OnReplica(const std::string& node, const ShardKey& key, Tier tier);
   void OnReplicaGone(const std::string& node, const ShardKey& key, Tier tier);

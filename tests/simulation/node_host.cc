@@ -171,6 +171,8 @@ void NodeHost::Start() {
     }
     world_.Trace(name_ + ": the agent does not start: " + status.ToString());
     End(/*silent=*/false);
+    // The marker of the volume has a flipped bit, and the error asks an operator to act.
+    if (status.code() == ErrorCode::kDataLoss && world_.checker.IsDiskTainted(name_)) ReplaceDisk();
     world_.clock.SleepFor(seconds(1));
     if (life_ != nullptr) return;  // it was started elsewhere
   }
@@ -269,6 +271,10 @@ void NodeHost::LosePower() {
 
 void NodeHost::LoseDisk() {
   LosePower();
+  ReplaceDisk();
+}
+
+void NodeHost::ReplaceDisk() {
   world_.Trace(name_ + ": the disk is replaced");
   old_disks_.push_back(std::move(disk_));
   disk_options_.seed += 1'000'003;

@@ -58,6 +58,7 @@ class NodeHost {
  private:
   Status Open(const std::shared_ptr<AgentLife>& life);
   void End(bool silent);
+  void ReplaceDisk();
   void Bury(const std::shared_ptr<AgentLife>& life);
 
   World& world_;
