@@ -9,8 +9,7 @@ namespace {
 constexpr uint64_t kSmallMax = 1 << 20;
 constexpr uint64_t kMediumMax = (10 << 20) - 1;
 
-// A place has the device above the pool above the tensor's number, of which kTensorsMax is the
-// largest.
+// The bits of a place, from the highest: the device, the pool, the number of the tensor.
 constexpr unsigned kPoolShift = 20;
 constexpr unsigned kDeviceShift = kPoolShift + 2;
 static_assert(kTensorsMax <= uint64_t{1} << kPoolShift);
