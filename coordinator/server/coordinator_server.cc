@@ -62,6 +62,8 @@ StateOptions StateOptionsOf(const CoordinatorConfig& config) {
   options.node_lease = std::chrono::milliseconds(config.node_lease_ms);
   options.detach_grace =
       std::min<std::chrono::nanoseconds>(options.detach_grace, options.node_lease / 4);
+  options.probe_timeout =
+      std::min<std::chrono::nanoseconds>(options.probe_timeout, 3 * options.node_lease / 4);
   options.keep_last = static_cast<uint32_t>(config.keep_last);
   options.keep_every = static_cast<uint64_t>(config.keep_every);
   CopyOptions& remote = options.copies[Tier::kRemote];

@@ -107,6 +107,12 @@ void SetAgent(const Instant& at, const NodeAttached& event, Node& node) {
   node.shared_tiers = event.shared_tiers;
 }
 
+/// Returns whether the stream of a silent node may still end because of the probe.
+bool ProbeMayFail(const ReadContext& context, const Node& node) {
+  return !node.stream_ended && node.probed > node.seen &&
+         context.at.now - node.probed < context.options.probe_timeout;
+}
+
 /// Keeps the commits of other lives. Those of this life have records.
 void SetCommits(Context& context, const std::vector<VersionCommit>& commits, Node& node) {
   node.commits.clear();
@@ -225,7 +231,8 @@ void AdvanceNodes(Context& context, const Tick& event) {
     if (!node.attached || resumed) continue;
     if (node.stream_ended && context.at.now - *node.stream_ended >= context.options.detach_grace) {
       MarkNodeLost(context, index, "its stream ended", false);
-    } else if (context.at.now - node.seen >= context.options.node_lease) {
+    } else if (context.at.now - node.seen >= context.options.node_lease &&
+               !ProbeMayFail(context, node)) {
       MarkNodeLost(context, index, "no report from its agent for a full lease", !node.stream_ended);
     } else if (node.probed < node.seen &&
                context.at.now - node.seen >= 2 * context.options.node_lease / 5) {

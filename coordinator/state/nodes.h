@@ -27,7 +27,7 @@ void OnNodeLost(Context& context, const NodeLost& event);
 void OnNodeReported(Context& context, const NodeReported& event);
 
 /// Declares nodes lost that have been silent for a lease or whose stream has ended. Probes nodes
-/// that have been silent for two fifths of a lease.
+/// that have been silent for two fifths of a lease, and waits for the result of the probe.
 void AdvanceNodes(Context& context, const Tick& event);
 
 }  // namespace holdfast::coord

@@ -38,6 +38,9 @@ struct StateOptions {
   std::chrono::nanoseconds node_lease = std::chrono::seconds(3);
   /// How long after the end of its stream a node may attach again before it counts as lost.
   std::chrono::nanoseconds detach_grace = std::chrono::milliseconds(500);
+  /// After this time without an acknowledgement of a probe the stream has ended: a machine that is
+  /// off or unreachable. Otherwise the agent may only be stopped.
+  std::chrono::nanoseconds probe_timeout = std::chrono::seconds(2);
   uint32_t keep_last = 3;   // newest versions on disk, at least 1
   uint64_t keep_every = 0;  // also keep every K-th step; 0: none
   PeerOptions peers;

@@ -114,10 +114,13 @@ TEST_F(EndOfJobTest, AForgottenJobIsRemovedAlsoFromANodeThatWasDown) {
     size_t count = 0;
     for (const std::string& dir : cluster_->DataDirs(node)) {
       std::error_code error;
-      for (const auto& entry : std::filesystem::recursive_directory_iterator(dir, error)) {
-        const bool of_job = entry.path().string().find("/" + job + "/") != std::string::npos;
-        if (of_job && entry.is_regular_file()) ++count;
+      std::error_code ignored;
+      for (std::filesystem::recursive_directory_iterator at(dir, error), end; !error && at != end;
+           at.increment(error)) {
+        const bool of_job = at->path().string().find("/" + job + "/") != std::string::npos;
+        if (of_job && at->is_regular_file(ignored)) ++count;
       }
+      if (error) ++count;  // the agent removes files: more may be left
     }
     return count;
   };

@@ -159,12 +159,24 @@ void Machine::Run(const std::shared_ptr<Stream>& stream) {
     if (stream->queue.empty()) break;
     const Point point = stream->queue.front();
     for (const Point& other : point->after) Await(lock, other);
-    if (point->work && stream->context->error == CUDA_SUCCESS) {
+    Context& context = *stream->context;
+    if (point->work && !context.breaks) {
+      ++context.running;
       lock.unlock();
       Jitter();
       const CUresult result = point->work();
       lock.lock();
-      if (result != CUDA_SUCCESS) stream->context->error = result;
+      --context.running;
+      if (result != CUDA_SUCCESS) {
+        // A driver reports the error when it has stopped the device.
+        context.breaks = true;
+        changed_.wait(lock, [&] { return context.running == 0; });
+        for (const auto& [handle, other] : streams_) {
+          if (other->context != stream->context) continue;
+          for (const Point& dropped : other->queue) dropped->work = nullptr;
+        }
+        context.error = result;
+      }
     }
     point->after.clear();
     point->work = nullptr;

@@ -37,6 +37,8 @@ struct Context {
   int device = 0;
   uint32_t retains = 0;
   CUresult error = CUDA_SUCCESS;   // of an operation that failed; sticky
+  bool breaks = false;             // one has failed: no other begins
+  size_t running = 0;              // operations
   std::shared_ptr<Stream> legacy;  // the default stream
 };
 

@@ -85,6 +85,22 @@ TEST_F(NodesModule, ASilentNodeIsProbedThenLost) {
   EXPECT_FALSE(cluster.nodes[0].attached);
 }
 
+TEST_F(NodesModule, AStreamThatTheProbeEndsIsNotSilent) {
+  OnNodeLost(context, {"b"});
+  effects.clear();
+  Pass(2 * options.node_lease / 5 + options.node_lease / 10);
+  AdvanceNodes(context, {});
+  EXPECT_EQ(SentTo<Welcome>(0).size(), 1U);
+  Pass(options.node_lease / 2);  // a lease since the last report
+  AdvanceNodes(context, {});
+  EXPECT_TRUE(
+      cluster.nodes[0].attached);  // the kernel reports the end of the stream a little later
+  OnNodeDetached(context, {"a", 100});
+  AdvanceNodes(context, {});
+  ASSERT_EQ(Added<NodeDeclaredLost>().size(), 1U);
+  EXPECT_FALSE(Added<NodeDeclaredLost>()[0].silent);
+}
+
 TEST_F(NodesModule, AClosedStreamLosesTheNodeAfterItsGrace) {
   OnNodeDetached(context, {"a", 99});  // an older stream
   OnNodeDetached(context, {"b", 101});
