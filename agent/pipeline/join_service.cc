@@ -112,7 +112,7 @@ JoinRequest JoinService::RequestOf(const Session& session) const {
                       std::nullopt};
   // The process may have joined before: its connection was lost, or it opened another client.
   request.joined_before =
-      session.incarnation.value != 0
+      session.incarnation
           ? session.incarnation
           : parts_.processes.JoinedBefore({session.job, session.rank}, session.peer().pid);
   return request;
@@ -148,7 +148,7 @@ void JoinService::SendProgress(Session& session) {
   session.next_progress = now + kProgressInterval;
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(now - session.joins_since);
   session.Notify(
-      NoticeKind::kReserving, {session.incarnation, Step{}}, Tier::kMemory,
+      NoticeKind::kReserving, {session.incarnation.value_or(Incarnation{}), Step{}}, Tier::kMemory,
       UnavailableError(fmt::format(
           "the agent of node {} is reserving {} of memory for rank {} of {}: {} s so far",
           parts_.node, FormatBytes(session.slots * RoundUp(session.slot_bytes, kSlotAlign)),
@@ -170,14 +170,14 @@ void JoinService::OnReserved(uint64_t session_id, const Result<RankLease>& rank)
   const pid_t pid = session->peer().pid;
   session->pipeline = *rank;
   parts_.processes.OnJoined({session->job, session->rank}, pid, std::move(*pid_fd),
-                            session->incarnation);
+                            *session->incarnation);
   session->state = Session::State::kReady;
   SegmentControl& control = session->pipeline->segment.control();
   // Clear the state of an earlier trainer. The client publishes its state after the Welcome.
   for (PhaseHint& phase : control.phases) phase.open.store(0);
   ForgetWriter(control.collectives);
   parts_.watched.Join(
-      {session->job, session->rank, session->world, session->incarnation, NameProcess(pid)},
+      {session->job, session->rank, session->world, *session->incarnation, NameProcess(pid)},
       std::move(*watched_fd), control);
   session->pipeline->connected.store(true);
   Welcome(*session);
@@ -187,7 +187,7 @@ void JoinService::Welcome(Session& session) {
   Segment& memory = session.pipeline->segment;
   WelcomeMessage welcome;
   welcome.slots = memory.slot_count();
-  welcome.incarnation = session.incarnation.value;
+  welcome.incarnation = session.incarnation->value;
   welcome.segment_bytes = memory.memory().size();
   welcome.control_bytes = kControlBytes;
   welcome.slot_bytes = memory.slot_bytes();
@@ -199,7 +199,7 @@ void JoinService::Welcome(Session& session) {
   if (session.state != Session::State::kReady) return;
   Log(LogLevel::kInfo, "TrainerJoined",
       {Kv("job", session.job), Kv("rank", session.rank.value), Kv("world", session.world),
-       Kv("incarnation", session.incarnation.value), Kv("pid", session.peer().pid)});
+       Kv("incarnation", session.incarnation->value), Kv("pid", session.peer().pid)});
   control_->OnReady(session);
 }
 

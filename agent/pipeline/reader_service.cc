@@ -90,7 +90,7 @@ void ReaderService::StartOpen(Session& session, const WaitingReader& wanted, boo
   }
   const bool posted =
       threads_.Post([this, id = session.id(), wanted, in_place,
-                     of = VersionOfSession{session.job, session.rank, session.incarnation}] {
+                     of = VersionOfSession{session.job, session.rank, *session.incarnation}] {
         auto made = Make(of, wanted, in_place);
         loop_.Post([this, id, wanted, in_place, made = std::move(made)] {
           OnMade(id, wanted, in_place, made);

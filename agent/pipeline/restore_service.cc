@@ -25,7 +25,7 @@ void RestoreService::Find(Session& session, const FindRestoreMessage& message) {
   PendingRestore pending;
   pending.ticket = ticket;
   pending.request.job = session.job;
-  pending.request.incarnation = session.incarnation;
+  pending.request.incarnation = *session.incarnation;
   pending.request.rank = session.rank;
   pending.type = message.header.type;
   pending.request.reshard = pending.type != MessageType::kFindRestore;
@@ -120,7 +120,7 @@ void RestoreService::End(Session& session, const EndSaveMessage& message) {
   auto pin = std::find(pins.begin(), pins.end(), message.slot);
   if (pin == pins.end()) {
     return session.Notify(
-        NoticeKind::kFailed, {session.incarnation, Step{message.step}}, Tier::kMemory,
+        NoticeKind::kFailed, {*session.incarnation, Step{message.step}}, Tier::kMemory,
         FailedPreconditionError(fmt::format("slot {} is not being restored from", message.slot)));
   }
   pins.erase(pin);

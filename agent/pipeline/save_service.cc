@@ -43,7 +43,7 @@ Result<uint32_t> SaveService::Lease(Session& session, VersionId version, uint64_
   if (session.fenced) {
     return Fail(FencedError(
         fmt::format("a newer incarnation of {} has started; incarnation {} may not save",
-                    session.job, session.incarnation.value)));
+                    session.job, session.incarnation->value)));
   }
   if (image_bytes == 0) return Fail(InvalidArgumentError("an image of 0 bytes cannot be saved"));
   std::vector<FreedSlot> freed;
@@ -60,7 +60,7 @@ Result<uint32_t> SaveService::Lease(Session& session, VersionId version, uint64_
 }
 
 bool SaveService::TryBegin(Session& session, const WaitingSave& save, bool last_chance) {
-  const VersionId version{session.incarnation, Step{save.step}};
+  const VersionId version{*session.incarnation, Step{save.step}};
   const auto slot = Lease(session, version, save.image_bytes);
   const bool no_slot = !slot && slot.error().code() == ErrorCode::kResourceExhausted;
   // Without a free slot, the save waits for a commit as long as the trainer permits.
@@ -89,7 +89,7 @@ bool SaveService::TryBegin(Session& session, const WaitingSave& save, bool last_
 }
 
 void SaveService::End(Session& session, const EndSaveMessage& message) {
-  const VersionId version{session.incarnation, Step{message.step}};
+  const VersionId version{*session.incarnation, Step{message.step}};
   RankSlots& slots = session.pipeline->slots;
   Status status;
   if (message.header.type == MessageType::kEndSave) {
@@ -115,7 +115,7 @@ void SaveService::Retry(Session& session) {
   if (session.state == Session::State::kReady && saves.starved && saves.waiting.empty() &&
       session.pipeline->slots.saves().HasRoom()) {
     saves.starved = false;
-    session.Notify(NoticeKind::kSlotFree, {session.incarnation, Step{}}, Tier::kMemory);
+    session.Notify(NoticeKind::kSlotFree, {*session.incarnation, Step{}}, Tier::kMemory);
   }
 }
 

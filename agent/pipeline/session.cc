@@ -45,7 +45,7 @@ void Session::Reply(uint64_t ticket, const Status& status) {
   ReplyMessage reply;
   reply.header.ticket = ticket;
   reply.code = static_cast<uint32_t>(status.code());
-  reply.incarnation = incarnation.value;
+  reply.incarnation = incarnation.value_or(Incarnation{}).value;
   PutText(reply.text, status.message());
   SendMessage(reply);
 }

@@ -104,10 +104,10 @@ class Session {
   uint32_t world = 0;
   uint32_t slots = 0;
   uint64_t slot_bytes = 0;
-  Clock::TimePoint joins_since;    // start of kJoining
-  Clock::TimePoint next_progress;  // of the next kReserving notice
-  Incarnation incarnation;
-  RankLease pipeline;  // from kReady on
+  Clock::TimePoint joins_since;            // start of kJoining
+  Clock::TimePoint next_progress;          // of the next kReserving notice
+  std::optional<Incarnation> incarnation;  // from the coordinator's answer on; in kReady always
+  RankLease pipeline;                      // from kReady on
   bool fenced = false;
   bool goodbye = false;
   bool left = false;  // its end has been handled

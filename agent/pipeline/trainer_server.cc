@@ -220,7 +220,7 @@ void TrainerServer::HandleWantTier(Session& session, const EndSaveMessage& messa
         session, InvalidArgumentError(fmt::format("tier {} does not exist", message.slot)));
   }
   parts_.link.Report(TierWanted{
-      session.job, {session.incarnation, Step{message.step}}, static_cast<Tier>(message.slot)});
+      session.job, {*session.incarnation, Step{message.step}}, static_cast<Tier>(message.slot)});
 }
 
 void TrainerServer::OnReady(Session& session) {
@@ -286,7 +286,7 @@ void TrainerServer::EndSession(Session& session, std::string_view why) {
   Log(LogLevel::kInfo, "TrainerLeft",
       {Kv("job", job), Kv("rank", session.rank.value), Kv("pid", session.peer().pid),
        Kv("why", reason)});
-  if (session.goodbye) parts_.processes.OnGoodbye({job, session.rank}, session.incarnation);
+  if (session.goodbye) parts_.processes.OnGoodbye({job, session.rank}, *session.incarnation);
   if (!session.pipeline) return;
   session.pipeline->connected.store(false);
   parts_.watched.Leave(job, session.rank, session.goodbye);
@@ -335,8 +335,8 @@ void TrainerServer::ReportRanks() {
   for (const auto& [id, session] : parts_.sessions.all()) {
     const bool joins =
         session->state == Session::State::kJoining || session->state == Session::State::kReady;
-    if (!joins || session->incarnation.value == 0) continue;
-    ranks[{session->job, session->rank}] = {session->job, session->incarnation, session->rank};
+    if (!joins || !session->incarnation) continue;
+    ranks[{session->job, session->rank}] = {session->job, *session->incarnation, session->rank};
   }
   std::vector<LocalRank> all;
   for (auto& [key, rank] : ranks) all.push_back(std::move(rank));
