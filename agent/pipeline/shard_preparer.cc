@@ -62,9 +62,7 @@ void ShardPreparer::Start(PrepareShard prepare, RankLease rank) {
 void ShardPreparer::StartParity(PrepareShard prepare) {
   const ShardKey key = prepare.identity.key();
   const Tier into = prepare.into;
-  const auto refuse = [&](const Status& why) {
-    parts_.tools.link.Report(Prepared{prepare.request, why});
-  };
+  const auto refuse = [&](const Status& why) { Report(prepare, why); };
   const auto position =
       prepare.group ? prepare.group->PositionOf(parts_.tools.node()) : std::optional<uint32_t>();
   if (!position) {
@@ -98,6 +96,10 @@ Status ShardPreparer::Run(const PrepareTask& prepare, RankPipeline* rank) {
                                      : BringIntoMemory(parts_.tools, *slots, prepare);
 }
 
+void ShardPreparer::Report(const PrepareShard& prepare, const Status& outcome) {
+  if (prepare.request) parts_.tools.link.Report(Prepared{*prepare.request, outcome});
+}
+
 void ShardPreparer::Finish(const ShardKey& key, Tier into, const Status& status) {
   auto waiting = running_.extract({key, into});
   if (waiting.empty()) return;
@@ -109,8 +111,8 @@ void ShardPreparer::Finish(const ShardKey& key, Tier into, const Status& status)
     // with this failure, the coordinator would give up replicas that were never read.
     if (i > 0 && !status.ok()) {
       Apply(std::move(prepares[i]));
-    } else if (prepares[i].request != 0) {
-      parts_.tools.link.Report(Prepared{prepares[i].request, status});
+    } else {
+      Report(prepares[i], status);
     }
   }
   if (Session* session = parts_.sessions.FindReady(key.job, key.rank)) {
@@ -143,10 +145,9 @@ void ShardPreparer::ExpireParked() {
     }
     // The coordinator waits for the outcome of each request.
     const ShardIdentity& identity = one.prepare.identity;
-    parts_.tools.link.Report(Prepared{
-        one.prepare.request,
-        UnavailableError(fmt::format("rank {} of {} has not connected to node {}",
-                                     identity.rank.value, identity.job, parts_.tools.node()))});
+    Report(one.prepare,
+           UnavailableError(fmt::format("rank {} of {} has not connected to node {}",
+                                        identity.rank.value, identity.job, parts_.tools.node())));
   }
 }
 

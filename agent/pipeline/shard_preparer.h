@@ -68,6 +68,8 @@ class ShardPreparer {
   void StartParity(PrepareShard prepare);
   /// Threads: any. `rank` may be nullptr only for a restore to disk.
   Status Run(const PrepareTask& prepare, RankPipeline* rank);
+  /// Reports the outcome of a directive that expects it.
+  void Report(const PrepareShard& prepare, const Status& outcome);
   void Finish(const ShardKey& key, Tier into, const Status& status);
 
   const PreparerParts parts_;

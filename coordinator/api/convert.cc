@@ -135,6 +135,10 @@ std::optional<VersionId> AnyVersion(const pb::Version& version) {
   return FromProto(version);
 }
 
+std::optional<int64_t> AnyNumber(int64_t number) {
+  return number < 0 ? std::nullopt : std::optional(number);
+}
+
 Result<VersionId> NamedVersion(const pb::Version& version) {
   if (version.incarnation() == 0) {
     return Fail(InvalidArgumentError("a version needs an incarnation of 1 or more"));
@@ -475,7 +479,7 @@ Result<PrepareShard> FromProto(const pb::PrepareShard& proto) {
         fmt::format("{} cannot be decoded: the group of the directive does not have it",
                     ShardName(directive.identity.rank))));
   }
-  directive.request = proto.request();
+  if (proto.request() != 0) directive.request = proto.request();
   directive.identity.world = proto.world();
   directive.source_node = proto.source_node();
   directive.source_peer_address = proto.source_peer_address();
@@ -485,7 +489,7 @@ Result<PrepareShard> FromProto(const pb::PrepareShard& proto) {
 
 void ToProto(const PrepareShard& directive, pb::PrepareShard* out) {
   WriteShard(directive.identity, directive.tier, out);
-  out->set_request(directive.request);
+  out->set_request(directive.request.value_or(0));
   out->set_world(directive.identity.world);
   out->set_source_node(directive.source_node);
   out->set_source_peer_address(directive.source_peer_address);

@@ -30,6 +30,11 @@ std::optional<VersionId> AnyVersion(const pb::Version& version);
 /// above kVersionNumberMax, which no job reaches.
 Result<VersionId> NamedVersion(const pb::Version& version);
 
+/// A number of milliseconds or steps that is absent, on the wire.
+inline constexpr int64_t kNoNumber = -1;
+/// Returns nothing for a negative number.
+std::optional<int64_t> AnyNumber(int64_t number);
+
 Status FromProto(const pb::Outcome& outcome);
 void ToProto(const Status& status, pb::Outcome* out);
 

@@ -49,7 +49,7 @@ struct JobState {
 /// Bring a shard of a rank, or a parity shard, to tier `into` of the receiving node and verify it.
 /// The agent answers with Prepared.
 struct PrepareShard {
-  uint64_t request = 0;  // 0: no Prepared is expected
+  std::optional<uint64_t> request;  // absent: no Prepared is expected
   ShardIdentity identity;
   Tier tier = Tier::kMemory;  // of the source replica; peer: decode the shard from `group`
   Tier into = Tier::kMemory;  // memory, or a tier that is stored

@@ -104,8 +104,8 @@ std::optional<Failure> FindLostNode(const RunReadContext& context, const Run& ru
     const Clock::Duration away = context.at.now - last_seen;
     const auto progress = context.table.progress.find(run.record.spec.job);
     const bool moving =
-        progress != context.table.progress.end() &&
-        context.at.now - progress->second.sealed_at < context.options.replace_after &&
+        progress != context.table.progress.end() && progress->second.sealed_at &&
+        context.at.now - *progress->second.sealed_at < context.options.replace_after &&
         away < context.options.replace_moving_after;
     const bool due = run.first_failure_at || (away >= PatienceFor(context, node) && !moving);
     if (!node.attached && due) {

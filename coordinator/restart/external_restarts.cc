@@ -25,9 +25,10 @@ void LoadExternalRestarts(RunContext& context, const Records& records) {
       continue;
     }
     ExternalRestart& restart = context.table.external_restarts[incident.job];
-    restart.incarnation = newest[incident.job];
+    const auto known = newest.find(incident.job);
+    if (known != newest.end()) restart.incarnation = known->second;
     restart.incident = id;
-    restart.over = incident.decide_ms >= 0 || !context.options.has_restart_command;
+    restart.over = incident.decide_ms || !context.options.has_restart_command;
     restart.next_at = context.at.now + context.options.command_cooldown;
   }
 }

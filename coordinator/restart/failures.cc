@@ -68,7 +68,7 @@ void FailLaunch(RunContext& context, Run& run, Failure failure) {
   IncidentRecord& incident = OpenIncident(context, run.record.spec.job, failure);
   if (run.committed) run.own_exits.clear();
   if (!failure.own_exit.empty()) {
-    run.own_exits.push_back({failure.nodes.front(), failure.own_exit, run.incarnation.value != 0});
+    run.own_exits.push_back({failure.nodes.front(), failure.own_exit, run.incarnation.has_value()});
   }
   Strike(context, run, failure);
   if (failure.avoid_nodes) run.avoid.insert(failure.nodes.begin(), failure.nodes.end());

@@ -33,8 +33,9 @@ Clock::Duration PatienceFor(const RunReadContext& context, const FaultDetected& 
   patience = std::max<Clock::Duration>(patience, milliseconds(event.longest_pause_ms));
   // A restart led to the same step again: this step may simply take long.
   const auto before = context.table.hangs.find(event.job);
-  if (before != context.table.hangs.end() && before->second.restarted_step == event.step) {
-    patience = std::max(patience, 2 * before->second.restarted_after);
+  if (before != context.table.hangs.end() && before->second.restart &&
+      before->second.restart->step == event.step) {
+    patience = std::max(patience, 2 * before->second.restart->patience);
   }
   return patience;
 }
@@ -61,8 +62,7 @@ std::optional<FaultAction> ActionOn(RunContext& context, const FaultDetected& ev
   const bool certain = !event.suspected || (run != nullptr && run->record.spec.hang_after_ms != 0);
   const bool lasts = certain && milliseconds(event.lasting_ms) >= patience;
   if (action == DetectAction::kRestart && event.action != FaultAction::kNote && lasts) {
-    hangs.restarted_step = event.step;
-    hangs.restarted_after = patience;
+    hangs.restart = HangRestart{event.step, patience};
     return event.action;
   }
   if (!hangs.noted.insert(KeyOf(event)).second) return std::nullopt;

@@ -14,8 +14,10 @@ IncidentRecord& OpenIncident(RunContext& context, const std::string& job, const 
   IncidentRecord incident;
   incident.id = context.table.next_incident++;
   incident.job = job;
-  incident.detect_ms = std::max<int64_t>(Milliseconds(context.at.now - failure.healthy_until), 0);
-  incident.wall_nanos = context.at.wall_nanos - incident.detect_ms * 1'000'000;
+  const int64_t detect_ms =
+      std::max<int64_t>(Milliseconds(context.at.now - failure.healthy_until), 0);
+  incident.detect_ms = detect_ms;
+  incident.wall_nanos = context.at.wall_nanos - detect_ms * 1'000'000;
   incident.kind = failure.kind;
   incident.what = failure.what;
   incident.evidence = failure.evidence;
@@ -56,9 +58,10 @@ int64_t MsSince(const RunReadContext& context, const IncidentRecord& incident) {
   return std::max<int64_t>((context.at.wall_nanos - incident.wall_nanos) / 1'000'000, 0);
 }
 
-void MarkIncidents(RunContext& context, const std::string& job, int64_t IncidentRecord::*time) {
+void MarkIncidents(RunContext& context, const std::string& job,
+                   std::optional<int64_t> IncidentRecord::*time) {
   for (auto& [id, incident] : context.table.incidents) {
-    if (incident.job != job || incident.state != IncidentState::kOpen || incident.*time >= 0) {
+    if (incident.job != job || incident.state != IncidentState::kOpen || incident.*time) {
       continue;
     }
     incident.*time = MsSince(context, incident);

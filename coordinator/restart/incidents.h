@@ -1,6 +1,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -52,7 +53,8 @@ int64_t MsSince(const RunReadContext& context, const IncidentRecord& incident);
 
 /// Sets the member `time` of the job's open incidents to now, where it is not set yet: the recovery
 /// has reached that stage.
-void MarkIncidents(RunContext& context, const std::string& job, int64_t IncidentRecord::*time);
+void MarkIncidents(RunContext& context, const std::string& job,
+                   std::optional<int64_t> IncidentRecord::*time);
 
 /// Moves the open incidents of the job to `state`.
 void CloseIncidents(RunContext& context, const std::string& job, IncidentState state);

@@ -57,7 +57,7 @@ void Launch(RunContext& context, Run& run, const Placement& placement) {
   ++run.record.fruitless;
   run.record.phase = RunPhase::kStarting;
   run.record.why.clear();
-  run.incarnation = Incarnation{0};
+  run.incarnation.reset();
   run.committed = false;
   run.restore_refused = Status::Ok();
   run.launched_at = context.at.now;
@@ -67,7 +67,7 @@ void Launch(RunContext& context, Run& run, const Placement& placement) {
   StoreRun(context, run);
   for (auto& [id, incident] : context.table.incidents) {
     if (incident.job != run.record.spec.job || incident.state != IncidentState::kOpen) continue;
-    if (incident.decide_ms >= 0) continue;
+    if (incident.decide_ms) continue;
     incident.plan = fmt::format("all ranks start again as {}", run.record.run_id());
     if (!placement.in.empty()) {
       incident.plan +=
@@ -203,10 +203,10 @@ void SendWorkers(RunContext& context, const std::string& name, const std::string
   const WorkerNode& node = context.table.nodes[name];
   if (!node.attached || node.worker_address.empty()) return;
   const Run* run = FindRun(context, job);
-  if (run != nullptr) return SendDirective(context, node.attach, WorkersFor(context, *run, name));
+  if (run != nullptr) return SendDirective(context, *node.attach, WorkersFor(context, *run, name));
   SetWorkers none;
   none.job = job;
-  SendDirective(context, node.attach, std::move(none));
+  SendDirective(context, *node.attach, std::move(none));
 }
 
 void SendWorkersToNodes(RunContext& context, const Run& run) {

@@ -23,13 +23,10 @@ void LoadRun(RunContext& context, const RunRecord& record) {
 void LoadProgress(RunContext& context, const VersionRecord& version) {
   JobProgress& progress = context.table.progress[version.job];
   if (version.phase != Phase::kCommitted) return;
-  progress.sealed = std::max(progress.sealed, version.version);
-  if (version.tiers & TierBit(Tier::kMemory)) {
-    progress.memory = std::max(progress.memory, version.version);
-  }
-  if (version.tiers & TierBit(Tier::kDisk)) {
-    progress.disk = std::max(progress.disk, version.version);
-  }
+  const std::optional<VersionId> id = version.version;
+  progress.sealed = std::max(progress.sealed, id);
+  if (version.tiers & TierBit(Tier::kMemory)) progress.memory = std::max(progress.memory, id);
+  if (version.tiers & TierBit(Tier::kDisk)) progress.disk = std::max(progress.disk, id);
   Run* run = FindRun(context, version.job);
   if (run == nullptr || run->incarnation != version.version.incarnation) return;
   run->committed = run->record.saved = true;
@@ -42,7 +39,7 @@ void LoadRuns(RunContext& context, const Records& records) {
   for (const RunRecord& record : records.runs) LoadRun(context, record);
   for (const LineageRecord& lineage : records.lineages) {
     JobProgress& progress = table.progress[lineage.job];
-    progress.incarnation = std::max(progress.incarnation, lineage.incarnation);
+    progress.incarnation = std::max(progress.incarnation, std::optional(lineage.incarnation));
     Run* run = FindRun(context, lineage.job);
     if (run != nullptr && IsStartOf(run->record, lineage)) run->incarnation = lineage.incarnation;
   }

@@ -18,6 +18,11 @@ void RefillBudget(RunContext& context, Run& run, Step committed) {
   record.budget_used = record.budget_versions = 0;
   StoreRun(context, run);
 }
+
+/// Returns the step that training continues from: without a version, it begins.
+uint64_t StepOf(const std::optional<VersionId>& version) {
+  return version ? version->step.value : 0;
+}
 }  // namespace
 
 void RecordLineage(RunContext& context, const LineageRecord& lineage, LineageChange change) {
@@ -25,19 +30,19 @@ void RecordLineage(RunContext& context, const LineageRecord& lineage, LineageCha
     EndExternalRestart(context, lineage.job, lineage.incarnation);
   }
   JobProgress& progress = context.table.progress[lineage.job];
-  progress.incarnation = std::max(progress.incarnation, lineage.incarnation);
+  progress.incarnation = std::max(progress.incarnation, std::optional(lineage.incarnation));
   Run* run = FindRun(context, lineage.job);
   if (run == nullptr || !IsStartOf(run->record, lineage)) return;
   if (change == LineageChange::kOpened) {
     run->incarnation = lineage.incarnation;
   } else if (change == LineageChange::kDecided) {
-    const VersionId sealed = context.table.progress[lineage.job].sealed;
+    const uint64_t sealed = StepOf(progress.sealed);
     for (auto& [id, incident] : context.table.incidents) {
       if (incident.job != lineage.job || incident.state != IncidentState::kOpen) continue;
-      incident.restored = lineage.decision == Decision::kVersion ? lineage.restored : VersionId{};
-      const uint64_t from = incident.restored.step.value;
+      incident.restored.reset();
+      if (lineage.decision == Decision::kVersion) incident.restored = lineage.restored;
       incident.lost_steps =
-          static_cast<int64_t>(sealed.step.value - std::min(from, sealed.step.value));
+          static_cast<int64_t>(sealed - std::min(StepOf(incident.restored), sealed));
     }
     // The ranks that restore run, also where their agent has not reported the worker yet.
     MarkIncidents(context, lineage.job, &IncidentRecord::place_ms);
@@ -48,9 +53,9 @@ void RecordLineage(RunContext& context, const LineageRecord& lineage, LineageCha
 void RecordCommit(RunContext& context, const PutVersion& put) {
   const VersionRecord& version = put.record;
   JobProgress& progress = context.table.progress[version.job];
-  VersionId& newest =
+  std::optional<VersionId>& newest =
       put.committed_tier_bit == TierBit(Tier::kDisk) ? progress.disk : progress.memory;
-  newest = std::max(newest, version.version);
+  newest = std::max(newest, std::optional(version.version));
   auto restart = context.table.external_restarts.find(version.job);
   if (restart != context.table.external_restarts.end() &&
       version.version.incarnation > restart->second.incarnation) {

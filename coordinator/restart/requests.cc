@@ -53,8 +53,9 @@ void StopRun(RunContext& context, const StopRequested& event) {
     EndRun(context, *run, RunPhase::kStopped, "stopped while waiting for nodes");
   } else {
     run->record.phase = RunPhase::kStopping;
-    run->record.why =
-        fmt::format("until version {} or a newer one is on disk", ToString(run->stop_target));
+    run->record.why = run->stop_target ? fmt::format("until version {} or a newer one is on disk",
+                                                     ToString(*run->stop_target))
+                                       : "";
     StoreRun(context, *run);
   }
   Answer(context, event.request, Status::Ok());

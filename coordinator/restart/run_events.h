@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -15,18 +16,18 @@
 namespace holdfast::coord {
 
 struct RunRequested {
-  RequestId request = 0;
+  std::optional<RequestId> request;
   RunSpec spec;
 };
 
 struct StopRequested {
-  RequestId request = 0;
+  std::optional<RequestId> request;
   std::string job;
   int64_t deadline_ms = 0;  // longest wait for the version on disk; 0: do not wait
 };
 
 struct QuarantineRequested {
-  RequestId request = 0;
+  std::optional<RequestId> request;
   std::string node;
   bool set = true;
   std::string why;
@@ -48,7 +49,7 @@ struct SelfTested {
 
 /// An operator has handled an incident; the supervisor takes no further action.
 struct AcknowledgeRequested {
-  RequestId request = 0;
+  std::optional<RequestId> request;
   uint64_t id = 0;
   std::string why;
 };

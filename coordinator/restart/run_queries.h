@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,7 +13,7 @@ namespace holdfast::coord {
 
 struct RunStatus {
   RunRecord record;
-  Incarnation incarnation;
+  std::optional<Incarnation> incarnation;  // of the current launch, once a rank has joined
   std::vector<std::string> spares;
   std::vector<std::pair<std::string, WorkerState>> workers;  // with their nodes, by rank
 };

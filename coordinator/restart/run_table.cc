@@ -46,10 +46,10 @@ void QuarantineNode(RunContext& context, const std::string& node, const std::str
   context.effects.emplace_back(PutQuarantine{std::move(record)});
 }
 
-void Answer(RunContext& context, RequestId request, Status outcome) {
-  if (request == 0) return;
+void Answer(RunContext& context, std::optional<RequestId> request, Status outcome) {
+  if (!request) return;
   Reply reply;
-  reply.request = request;
+  reply.request = *request;
   reply.outcome = std::move(outcome);
   context.effects.emplace_back(std::move(reply));
 }

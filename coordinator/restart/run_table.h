@@ -27,10 +27,10 @@ struct GpuError {
 
 struct WorkerNode {
   bool attached = false;
-  bool stream_ended = false;   // while attached: the node is lost soon unless it attaches again
-  bool silent = false;         // lost although its stream had not ended
-  bool lost_together = false;  // lost within a lease of another node
-  AttachId attach = 0;
+  bool stream_ended = false;       // while attached: the node is lost soon unless it attaches again
+  bool silent = false;             // lost although its stream had not ended
+  bool lost_together = false;      // lost within a lease of another node
+  std::optional<AttachId> attach;  // the newest since the start of the coordinator
   uint64_t agent_start = 0;
   std::string worker_address;
   bool worker_users = false;  // workers get the user of their run; older agents use their own
@@ -43,9 +43,9 @@ struct WorkerNode {
 
 struct Run {
   RunRecord record;
-  Incarnation incarnation;  // of the current launch; 0: no rank has joined
-  bool committed = false;   // the current launch has committed a version
-  Status restore_refused;   // why the ranks of the current launch cannot restore
+  std::optional<Incarnation> incarnation;  // of the current launch, once a rank has joined
+  bool committed = false;                  // the current launch has committed a version
+  Status restore_refused;                  // why the ranks of the current launch cannot restore
   Clock::TimePoint launched_at;
   Clock::TimePoint not_before;  // back-off
   std::optional<Clock::TimePoint> first_failure_at;
@@ -60,20 +60,25 @@ struct Run {
   };
   std::vector<OwnExit> own_exits;
   Clock::TimePoint stop_at;
-  VersionId stop_target;
+  std::optional<VersionId> stop_target;  // absent: nothing was saved
+};
+
+/// A restart because of a hang.
+struct HangRestart {
+  uint64_t step = 0;           // that the hang began at
+  Clock::Duration patience{};  // before the restart
 };
 
 /// History of a job's hangs.
 struct HangHistory {
-  Incarnation incarnation;
-  std::set<std::string> noted;  // hangs of that incarnation that have an incident
-  uint64_t restarted_step = 0;
-  Clock::Duration restarted_after{};  // patience at the last restart; 0: no restart
+  std::optional<Incarnation> incarnation;
+  std::set<std::string> noted;         // hangs of that incarnation that have an incident
+  std::optional<HangRestart> restart;  // the last one
 };
 
 /// Runs of restart.command for one fault of a job that another launcher started.
 struct ExternalRestart {
-  Incarnation incarnation;  // that failed
+  std::optional<Incarnation> incarnation;  // that failed; absent: it has no record any more
   uint64_t incident = 0;
   uint32_t attempts = 0;
   bool running = false;
@@ -82,11 +87,11 @@ struct ExternalRestart {
 };
 
 struct JobProgress {
-  VersionId memory;  // newest committed
-  VersionId disk;
-  VersionId sealed;  // newest that any rank has sealed
-  Clock::TimePoint sealed_at;
-  Incarnation incarnation;  // the newest; reports of later ones are ignored
+  std::optional<VersionId> memory;  // newest committed
+  std::optional<VersionId> disk;
+  std::optional<VersionId> sealed;            // newest that any rank has sealed
+  std::optional<Clock::TimePoint> sealed_at;  // of a report since the start of the coordinator
+  std::optional<Incarnation> incarnation;     // the newest; reports of later ones are ignored
 };
 
 struct RunTable {
@@ -145,8 +150,8 @@ bool IsStartOf(const RunRecord& run, const LineageRecord& lineage);
 /// Quarantines the node and adds the effect that stores it.
 void QuarantineNode(RunContext& context, const std::string& node, const std::string& why);
 
-/// Adds the reply to a call; request 0: no call waits, and nothing is added.
-void Answer(RunContext& context, RequestId request, Status outcome);
+/// Adds the reply to a call, if one waits.
+void Answer(RunContext& context, std::optional<RequestId> request, Status outcome);
 
 /// Adds the effect that sends the directive on the Attach stream.
 void SendDirective(RunContext& context, AttachId attach, Directive directive);

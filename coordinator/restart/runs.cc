@@ -40,6 +40,10 @@ void CheckWorkers(RunContext& context, Run& run) {
     EndRun(context, run, RunPhase::kFinished, "every worker ended with exit code 0");
   }
 }
+
+std::string NameOf(const std::optional<VersionId>& version) {
+  return version ? ToString(*version) : "none";
+}
 }  // namespace
 
 void AdvanceRun(RunContext& context, Run& run) {
@@ -57,11 +61,12 @@ void AdvanceRun(RunContext& context, Run& run) {
     const JobProgress& progress = context.table.progress[run.record.spec.job];
     if (progress.disk >= run.stop_target) {
       EndRun(context, run, RunPhase::kStopped,
-             fmt::format("stopped; version {} is on disk", ToString(progress.disk)));
+             progress.disk ? fmt::format("stopped; version {} is on disk", ToString(*progress.disk))
+                           : "stopped; nothing was saved");
     } else if (context.at.now >= run.stop_at) {
       EndRun(context, run, RunPhase::kStopped,
              fmt::format("stopped; the newest version on disk is {}, in memory {}",
-                         ToString(progress.disk), ToString(progress.memory)));
+                         NameOf(progress.disk), NameOf(progress.memory)));
     }
   }
   if (run.record.phase == RunPhase::kWaiting && context.at.now >= run.not_before) {

@@ -12,7 +12,7 @@ namespace {
 void MarkLostTogether(RunContext& context, WorkerNode& lost) {
   lost.lost_together = false;
   for (auto& [name, other] : context.table.nodes) {
-    const bool with_it = &other != &lost && !other.attached && other.attach != 0 &&
+    const bool with_it = &other != &lost && !other.attached && other.attach &&
                          lost.state_since - other.state_since <= context.options.node_lease;
     if (with_it) other.lost_together = lost.lost_together = true;
   }

@@ -66,19 +66,21 @@ void AgentRequests::Report(const pb::ReportRequest& request, Relayed relayed, Re
     ToProto(event.error(), refused.mutable_outcome());
     return done(&refused);
   }
-  if (auto tested = SelfTestedOf(request, applier_.self_tests().Find(request.node()))) {
-    applier_.Submit(RunEvent(*std::move(tested)));
+  if (const auto due = applier_.self_tests().Find(request.node())) {
+    auto tested = SelfTestedOf(request, *due);
+    if (tested) applier_.Submit(RunEvent(*std::move(tested)));
   }
   event->attach = relayed.attach;
   std::move(relayed.replicas.begin(), relayed.replicas.end(), std::back_inserter(event->replicas));
-  const RequestId id = event->request = applier_.NextId();
+  const RequestId id = applier_.NextId();
+  event->request = id;
   applier_.Submit(*std::move(event), id,
                   [this, node = request.node(), done = std::move(done)](const Reply* answer) {
                     if (answer == nullptr) return done(nullptr);
                     pb::ReportReply reply;
                     ToProto(answer->outcome, reply.mutable_outcome());
                     reply.set_wall_nanos(clock_.WallNanos());
-                    reply.set_self_test(applier_.self_tests().Find(node));
+                    reply.set_self_test(applier_.self_tests().Find(node).value_or(0));
                     reply.set_pause_ms(static_cast<uint32_t>(applier_.heartbeat_pause().count()));
                     done(&reply);
                   });

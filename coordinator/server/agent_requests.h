@@ -29,7 +29,8 @@ class AgentRequests {
 
   /// What a relay adds to a report.
   struct Relayed {
-    AttachId attach = 0;  // the stream that the report belongs to; 0: the newest of the node
+    /// The stream that the report belongs to. Absent: the newest of the node.
+    std::optional<AttachId> attach = {};
     std::vector<StoredReplica> replicas = {};
   };
   /// Calls `done` with the answer, or with null when the outcome is unknown.

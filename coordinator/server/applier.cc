@@ -214,7 +214,7 @@ void Applier::Enqueue(Work work) {
   if (work.sink) work.sink->Close(UnavailableError("the coordinator is stopping"));
 }
 
-void Applier::Submit(Event event, RequestId request, ReplyHandler handler) {
+void Applier::Submit(Event event, std::optional<RequestId> request, ReplyHandler handler) {
   Work work;
   work.event = std::move(event);
   work.request = request;
@@ -222,7 +222,7 @@ void Applier::Submit(Event event, RequestId request, ReplyHandler handler) {
   Enqueue(std::move(work));
 }
 
-void Applier::Submit(RunEvent event, RequestId request, ReplyHandler handler) {
+void Applier::Submit(RunEvent event, std::optional<RequestId> request, ReplyHandler handler) {
   Work work;
   work.run_event = std::move(event);
   work.request = request;
@@ -388,11 +388,11 @@ void Applier::UpdateTime() {
 }
 
 void Applier::Register(Work& work) {
-  if (work.handler) handlers_[work.request] = std::move(work.handler);
+  if (work.handler) handlers_[*work.request] = std::move(work.handler);
   if (work.sink) {
-    sinks_[work.attach] = std::move(work.sink);
-  } else if (work.attach != 0) {
-    sinks_.erase(work.attach);
+    sinks_[*work.attach] = std::move(work.sink);
+  } else if (work.attach) {
+    sinks_.erase(*work.attach);
   }
   if (work.event) {
     if (const auto* abandoned = std::get_if<RestoreAbandoned>(&*work.event)) {
@@ -418,7 +418,7 @@ void Applier::Apply(const RunEvent& event, std::vector<Effect>& effects) {
   if (const auto* run = std::get_if<RunRequested>(&event); run != nullptr && run->spec.uid) {
     const Status allowed = CheckUser(run->spec.job, *run->spec.uid);
     if (!allowed.ok()) {
-      effects.emplace_back(Refusal(run->request, allowed));
+      if (run->request) effects.emplace_back(Refusal(*run->request, allowed));
       return;
     }
   }
@@ -431,7 +431,7 @@ void Applier::Apply(const Event& event, std::vector<Effect>& effects) {
   if (const auto* join = std::get_if<RankJoined>(&event)) {
     const Status allowed = CheckUser(join->job, join->uid);
     if (!allowed.ok()) {
-      if (join->request != 0) effects.emplace_back(Refusal(join->request, allowed));
+      if (join->request) effects.emplace_back(Refusal(*join->request, allowed));
       return;
     }
   }

@@ -70,8 +70,9 @@ class Applier {
   uint64_t NextId() { return next_id_.fetch_add(1); }
   /// Returns the owners of all jobs, as the store has them.
   const JobOwners& job_owners() const { return job_owners_; }
-  void Submit(Event event, RequestId request = 0, ReplyHandler handler = nullptr);
-  void Submit(RunEvent event, RequestId request = 0, ReplyHandler handler = nullptr);
+  void Submit(Event event, std::optional<RequestId> request = {}, ReplyHandler handler = nullptr);
+  void Submit(RunEvent event, std::optional<RequestId> request = {},
+              ReplyHandler handler = nullptr);
   /// Submits the event and keeps the sink until it is closed. A shared_ptr, since gRPC's reactor
   /// owns the same object until the call ends, which may be earlier or later.
   void Attach(NodeAttached event, std::shared_ptr<DirectiveSink> sink);
@@ -103,9 +104,9 @@ class Applier {
   struct Work {
     std::optional<Event> event;
     std::optional<RunEvent> run_event;
-    RequestId request = 0;
+    std::optional<RequestId> request;  // of the handler
     ReplyHandler handler;
-    AttachId attach = 0;
+    std::optional<AttachId> attach;  // of the sink, which ends without a new one
     std::shared_ptr<DirectiveSink> sink;
     std::function<void()> then;
   };

@@ -253,9 +253,9 @@ void ShowIncidents(const Supervisor& supervisor, MetricsPage& page) {
     ++counts[{incident.job, incident.kind, std::string(ToString(incident.state))}];
     if (incident.state == IncidentState::kNoted) continue;
     Times& times = by_job[incident.job];
-    if (incident.detect_ms >= 0) times.detect.push_back(Seconds(incident.detect_ms));
-    if (incident.first_step_ms >= 0) times.recover.push_back(Seconds(incident.first_step_ms));
-    if (incident.lost_steps >= 0) times.lost_steps.push_back(Value(incident.lost_steps));
+    if (incident.detect_ms) times.detect.push_back(Seconds(*incident.detect_ms));
+    if (incident.first_step_ms) times.recover.push_back(Seconds(*incident.first_step_ms));
+    if (incident.lost_steps) times.lost_steps.push_back(Value(*incident.lost_steps));
   }
   for (const auto& [labels, count] : counts) {
     page.Set(kIncidents, Value(count), {labels[0], labels[1], labels[2]});

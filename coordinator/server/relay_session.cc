@@ -132,10 +132,11 @@ void RelaySession::Detach(uint32_t link) {
   agents_.Detach(detached.node, detached.attach);
 }
 
-AttachId RelaySession::AttachOf(uint32_t link, const std::string& node) {
+std::optional<AttachId> RelaySession::AttachOf(uint32_t link, const std::string& node) {
   MutexLock lock(mutex_);
   const auto found = links_.find(link);
-  return found == links_.end() || found->second.node != node ? 0 : found->second.attach;
+  if (found == links_.end() || found->second.node != node) return std::nullopt;
+  return found->second.attach;
 }
 
 bool RelaySession::Has(const std::string& node) {
@@ -145,8 +146,8 @@ bool RelaySession::Has(const std::string& node) {
 
 void RelaySession::Report(uint32_t link, uint64_t call, const pb::ReportRequest& request,
                           std::vector<StoredReplica> folded) {
-  const AttachId attach = AttachOf(link, request.node());
-  if (attach == 0) {
+  const std::optional<AttachId> attach = AttachOf(link, request.node());
+  if (!attach) {
     pb::ReportReply refused;
     ToProto(NotAttached(), refused.mutable_outcome());
     return Answer(call, &refused);

@@ -86,8 +86,8 @@ class RelaySession : public StreamWriter<coordinator::RelayDown>,
   void Report(uint32_t link, uint64_t call, const coordinator::ReportRequest& request,
               std::vector<StoredReplica> folded);
   void Observe(uint32_t link, uint64_t call, const coordinator::ObserveRequest& request);
-  /// Of an attached link with this node; 0: the link is not attached.
-  AttachId AttachOf(uint32_t link, const std::string& node);
+  /// Returns the stream of a link with this node; nullopt: the link is not attached.
+  std::optional<AttachId> AttachOf(uint32_t link, const std::string& node);
 
   void PushTo(uint32_t link, Epoch epoch, const Directive& directive);
   void PushState(uint32_t link, Epoch epoch, const JobState& state) HOLDFAST_REQUIRES(mutex_);

@@ -126,7 +126,7 @@ Result<NodeReported> ReadReport(const pb::ReportRequest& request) {
 
 std::optional<SelfTested> SelfTestedOf(const pb::ReportRequest& request, uint64_t number) {
   const bool ended = request.self_test().number() == number;
-  if (number == 0 || (request.self_tests() && !ended)) return std::nullopt;
+  if (request.self_tests() && !ended) return std::nullopt;
   SelfTested event;
   event.node = request.node();
   event.agent_start = request.agent_start();

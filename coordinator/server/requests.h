@@ -18,7 +18,7 @@ Result<NodeAttached> ReadAttach(const coordinator::AttachRequest& request,
                                 const std::string& cluster);
 Result<NodeReported> ReadReport(const coordinator::ReportRequest& request);
 /// Returns the result of the self-test with this number if the report has it, or a result without
-/// parts if the agent cannot test its node; nullopt otherwise. `number` 0: no test is due.
+/// parts if the agent cannot test its node; nullopt otherwise.
 std::optional<SelfTested> SelfTestedOf(const coordinator::ReportRequest& request, uint64_t number);
 Result<RankJoined> ReadJoin(const coordinator::JoinRequest& request);
 Result<RestoreRequested> ReadRestore(const coordinator::DecideRestoreRequest& request);

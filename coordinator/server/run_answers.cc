@@ -24,7 +24,7 @@ void Fill(const RunStatus& status, pb::RunStatus* run) {
   run->mutable_nodes()->Assign(record.nodes.begin(), record.nodes.end());
   run->mutable_spares()->Assign(status.spares.begin(), status.spares.end());
   run->set_started_wall_nanos(record.started_wall_nanos);
-  run->set_incarnation(status.incarnation.value);
+  run->set_incarnation(status.incarnation.value_or(Incarnation{}).value);
   for (const auto& [node, state] : status.workers) {
     pb::RunWorker* worker = run->add_workers();
     worker->set_rank(state.rank.value);
@@ -43,13 +43,13 @@ void Fill(const IncidentRecord& record, pb::Incident* incident) {
   for (const Rank rank : record.ranks) incident->add_ranks(rank.value);
   incident->mutable_nodes()->Assign(record.nodes.begin(), record.nodes.end());
   incident->set_plan(record.plan);
-  incident->set_detect_ms(record.detect_ms);
-  incident->set_decide_ms(record.decide_ms);
-  incident->set_stop_ms(record.stop_ms);
-  incident->set_place_ms(record.place_ms);
-  incident->set_restore_ms(record.restore_ms);
-  incident->set_first_step_ms(record.first_step_ms);
-  incident->set_lost_steps(record.lost_steps);
+  incident->set_detect_ms(record.detect_ms.value_or(kNoNumber));
+  incident->set_decide_ms(record.decide_ms.value_or(kNoNumber));
+  incident->set_stop_ms(record.stop_ms.value_or(kNoNumber));
+  incident->set_place_ms(record.place_ms.value_or(kNoNumber));
+  incident->set_restore_ms(record.restore_ms.value_or(kNoNumber));
+  incident->set_first_step_ms(record.first_step_ms.value_or(kNoNumber));
+  incident->set_lost_steps(record.lost_steps.value_or(kNoNumber));
   ToProto(record.restored, incident->mutable_restored());
   incident->set_state(std::string(ToString(record.state)));
 }

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 
 #include "base/mutex.h"
@@ -17,11 +18,11 @@ class SelfTestOrders {
     MutexLock lock(mutex_);
     numbers_ = numbers;
   }
-  /// Returns the number of the node's self-test; 0: none.
-  uint64_t Find(const std::string& node) const {
+  /// Returns the number of the node's self-test; nullopt: none is due.
+  std::optional<uint64_t> Find(const std::string& node) const {
     MutexLock lock(mutex_);
     const auto found = numbers_.find(node);
-    return found == numbers_.end() ? 0 : found->second;
+    return found == numbers_.end() ? std::nullopt : std::optional(found->second);
   }
 
  private:

@@ -102,7 +102,8 @@ grpc::ServerUnaryReactor* CoordinatorService::Join(grpc::CallbackServerContext* 
   if (!own.ok()) return ReplyOutcome(context, reply, own);
   if (!event) return ReplyOutcome(context, reply, event.error());
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const RequestId id = event->request = applier_.NextId();
+  const RequestId id = applier_.NextId();
+  event->request = id;
   applier_.Submit(*std::move(event), id, AnswerInto(reactor, reply, [reply](const Reply& r) {
     reply->set_incarnation(r.incarnation.value);
   }));
@@ -116,7 +117,8 @@ grpc::ServerUnaryReactor* CoordinatorService::DecideRestore(grpc::CallbackServer
   if (!event) return ReplyOutcome(context, reply, event.error());
   const Status own = CheckNode(*context, request->node());
   if (!own.ok()) return ReplyOutcome(context, reply, own);
-  const RequestId id = event->request = applier_.NextId();
+  const RequestId id = applier_.NextId();
+  event->request = id;
   auto end = std::make_shared<EndOfCall>();
   auto call =
       std::make_unique<WaitingCall>(end, [this, id] { applier_.Submit(RestoreAbandoned{id}); });

@@ -204,7 +204,6 @@ Status SetOwner(Context& context, const AdoptRequested& event) {
 
 void OnAdoptRequested(Context& context, const AdoptRequested& event) {
   Reply reply;
-  reply.request = event.request;
   // One call adopts an incarnation from one life only: the life of its newest adoptable version.
   std::map<std::pair<std::string, Incarnation>, LifeId> first;
   for (const Adoptable& one : FindAdoptable(context, event)) {
@@ -236,7 +235,7 @@ void OnAdoptRequested(Context& context, const AdoptRequested& event) {
     reply.adopted.push_back(std::move(adopted));
   }
   if (event.owner && !event.dry_run) reply.outcome = SetOwner(context, event);
-  if (event.request != 0) context.effects.emplace_back(std::move(reply));
+  Answer(context, event.request, std::move(reply));
 }
 
 void AdoptWhatIsComplete(Context& context) {

@@ -43,12 +43,16 @@ NodeIndex NodeThatReaches(const ReadContext& context, Tier tier, NodeIndex prefe
   return kNoNode;
 }
 
-void Answer(Context& context, RequestId request, Status outcome) {
-  if (request == 0) return;
-  Reply reply;
-  reply.request = request;
-  reply.outcome = std::move(outcome);
+void Answer(Context& context, std::optional<RequestId> request, Reply reply) {
+  if (!request) return;
+  reply.request = *request;
   context.effects.emplace_back(std::move(reply));
+}
+
+void Answer(Context& context, std::optional<RequestId> request, Status outcome) {
+  Reply reply;
+  reply.outcome = std::move(outcome);
+  Answer(context, request, std::move(reply));
 }
 
 void RecordFinding(Context& context, const std::string& job, NodeIndex node, Status what) {

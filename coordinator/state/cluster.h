@@ -1,6 +1,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -91,8 +92,9 @@ std::string PlaceName(const ReadContext& context, const Replica& replica);
 /// Returns an attached node that reaches the shared tier, `preferred` if it does; kNoNode: none.
 NodeIndex NodeThatReaches(const ReadContext& context, Tier tier, NodeIndex preferred = kNoNode);
 
-/// Adds the reply to a call; request 0: no call waits, and nothing is added.
-void Answer(Context& context, RequestId request, Status outcome);
+/// Adds the reply to a call, if one waits.
+void Answer(Context& context, std::optional<RequestId> request, Reply reply);
+void Answer(Context& context, std::optional<RequestId> request, Status outcome);
 
 /// Adds a finding about a node, or about none with kNoNode.
 void RecordFinding(Context& context, const std::string& job, NodeIndex node, Status what);

@@ -53,7 +53,7 @@ bool IsInProgress(const ReadContext& context, const Job& job, Tier tier) {
   return std::any_of(job.repairs.begin(), job.repairs.end(), [&](const auto& entry) {
     const auto& [key, repair] = entry;
     if (key.version != version || key.tier != tier) return false;
-    return repair.request != 0 || context.at.now < repair.not_before;
+    return repair.request || context.at.now < repair.not_before;
   });
 }
 

@@ -53,10 +53,10 @@ void AddCopies(const ReadContext& context, const Job& job, const VersionState& v
     repair.not_before = context.at.now;
     const auto known = job.repairs.find(key);
     if (known != job.repairs.end()) repair = known->second;
-    if (repair.request == 0 || !TakesShards(context.cluster.nodes[repair.target])) {
+    if (!repair.request || !TakesShards(context.cluster.nodes[repair.target])) {
       const std::vector<NodeIndex> targets = Targets(context, job, shard, rank);
       if (targets.empty()) continue;
-      repair.request = 0;
+      repair.request.reset();
       repair.target = targets[repair.attempts % targets.size()];
     }
     missing.emplace(key, repair);

@@ -25,7 +25,7 @@ struct Instant {
   int64_t wall_nanos = 0;
 };
 
-/// Identifies a call that waits for a reply; 0: no call waits.
+/// Identifies a call that waits for a reply. Events without one are not answered.
 using RequestId = uint64_t;
 /// Identifies one Attach stream; never reused.
 using AttachId = uint64_t;
@@ -67,7 +67,7 @@ struct NodeLost {
 };
 
 struct NodeReported {
-  RequestId request = 0;
+  std::optional<RequestId> request;
   std::string node;
   uint64_t agent_start = 0;
   Epoch epoch;
@@ -79,12 +79,12 @@ struct NodeReported {
   std::vector<WorkerState> workers = {};  // all workers of the node
   std::vector<LocalRank> ranks = {};      // all trainers of the node
   std::vector<TierWanted> wanted = {};
-  /// The stream that the report belongs to, which a relay knows; 0: the newest of the agent.
-  AttachId attach = 0;
+  /// The stream that the report belongs to, which a relay knows. Absent: the newest of the agent.
+  std::optional<AttachId> attach;
 };
 
 struct RankJoined : JoinRequest {
-  RequestId request = 0;
+  std::optional<RequestId> request = {};
   std::string node = {};
   uint64_t agent_start = 0;
   /// An older agent, which does not report whether the process joined before.
@@ -102,7 +102,7 @@ struct RestoreAbandoned {
 };
 
 struct PinSet {
-  RequestId request = 0;
+  std::optional<RequestId> request;
   std::string job;
   std::optional<VersionId> version;  // empty: the newest on disk
   bool pinned = false;
@@ -110,7 +110,7 @@ struct PinSet {
 
 /// `holdfast verify` has checked a version.
 struct VersionVerified {
-  RequestId request = 0;
+  std::optional<RequestId> request;
   std::string job;
   VersionId version;
   Verification verification;  // without its time
@@ -119,7 +119,7 @@ struct VersionVerified {
 /// An operator sets how many versions of one job stay on disk. With `keep_last` 0, the values of
 /// the coordinator's configuration apply for both.
 struct RetentionSet {
-  RequestId request = 0;
+  std::optional<RequestId> request;
   std::string job;
   uint64_t keep_last = 0;
   uint64_t keep_every = 0;
@@ -127,13 +127,13 @@ struct RetentionSet {
 
 /// An operator forgets a job: its versions, its records and its name are removed.
 struct JobForgotten {
-  RequestId request = 0;
+  std::optional<RequestId> request;
   std::string job;
 };
 
 /// An operator drains a node ahead of maintenance, or ends that.
 struct DrainSet {
-  RequestId request = 0;
+  std::optional<RequestId> request;
   std::string node;
   bool set = false;
   std::string why = {};
@@ -149,7 +149,7 @@ struct RunStateChanged {
 
 /// An operator adopts versions of another life.
 struct AdoptRequested {
-  RequestId request = 0;
+  std::optional<RequestId> request;
   std::string job;  // empty: all
   LifeId life;      // 0: any
   bool dry_run = false;
@@ -158,7 +158,7 @@ struct AdoptRequested {
 
 /// An operator creates a join token.
 struct TokenCreated {
-  RequestId request = 0;
+  std::optional<RequestId> request;
   TokenRecord record;
 };
 
@@ -184,7 +184,7 @@ struct IdentityRenewed {
 
 /// An operator revokes the certificates of a name.
 struct IdentityRevoked {
-  RequestId request = 0;
+  std::optional<RequestId> request;
   std::string role;
   std::string name;
   std::string why;

@@ -44,9 +44,8 @@ void OnJobForgotten(Context& context, const JobForgotten& event) {
     return Answer(context, event.request, FailedPreconditionError(std::move(why)));
   }
   Reply reply;
-  reply.request = event.request;
   ForgetJob(context, job, &reply.nodes);
-  if (event.request != 0) context.effects.emplace_back(std::move(reply));
+  Answer(context, event.request, std::move(reply));
 }
 
 namespace {

@@ -203,7 +203,7 @@ struct RestoreTask {
     uint32_t attempts = 0;
   };
   Phase phase = Phase::kIdle;
-  uint64_t request = 0;
+  std::optional<uint64_t> request;  // of the directive in progress
   NodeIndex target = kNoNode;
   Replica source;
   std::vector<Tried> tried;  // sources that failed, perhaps temporarily
@@ -250,7 +250,7 @@ struct RepairKey {
 /// The repair of a missing shard.
 struct Repair {
   NodeIndex target = kNoNode;
-  uint64_t request = 0;  // of the directive in progress; 0: none
+  std::optional<uint64_t> request;  // of the directive in progress
   uint32_t attempts = 0;
   Clock::TimePoint not_before;
   std::string failure;  // of the last attempt

@@ -190,9 +190,8 @@ void AdmitRank(Context& context, Job& job, const RankJoined& event, NodeIndex no
   if (event.slot_bytes != 0) job.slot_bytes[event.rank.value] = event.slot_bytes;
   PlanPeers(context, job);
   Reply reply;
-  reply.request = event.request;
   reply.incarnation = job.incarnation;
-  if (event.request != 0) context.effects.emplace_back(std::move(reply));
+  Answer(context, event.request, std::move(reply));
 }
 }  // namespace
 

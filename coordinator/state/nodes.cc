@@ -190,7 +190,7 @@ void OnNodeLost(Context& context, const NodeLost& event) {
 void OnNodeReported(Context& context, const NodeReported& event) {
   Node* node = FindNode(context, event.node);
   // A relay that was stopped may bring a report of before the agent attached elsewhere.
-  const bool earlier_stream = node != nullptr && event.attach != 0 && event.attach != node->attach;
+  const bool earlier_stream = node != nullptr && event.attach && event.attach != node->attach;
   if (node == nullptr || !node->attached || node->agent_start != event.agent_start ||
       event.epoch != context.options.epoch || earlier_stream) {
     return Answer(context, event.request,

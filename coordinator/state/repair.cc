@@ -140,14 +140,14 @@ void AdvanceRepairs(Context& context, Job& job) {
     const auto not_before = repair.not_before;
     repair = known->second;
     if (repair.attempts == 0) repair.not_before = std::min(repair.not_before, not_before);
-    if (repair.request != 0 && !IsShared(key.tier)) busy.insert(repair.target);
+    if (repair.request && !IsShared(key.tier)) busy.insert(repair.target);
   }
   job.repairs = std::move(wanted);
   // The newest version first, one repair at a time for each node. Copies to a shared tier do not
   // count: its file system may hang.
   for (auto it = job.repairs.rbegin(); it != job.repairs.rend(); ++it) {
     Repair& repair = it->second;
-    if (repair.request != 0 || context.at.now < repair.not_before) continue;
+    if (repair.request || context.at.now < repair.not_before) continue;
     if (IsShared(it->first.tier) || busy.insert(repair.target).second)
       SendRepair(context, job, it->first, repair);
   }
@@ -165,7 +165,7 @@ void OnRepaired(Context& context, Job& job, const PendingPrepare& pending,
   auto found = job.repairs.find({pending.version, pending.rank, pending.into});
   if (found == job.repairs.end() || found->second.request != prepared.request) return;
   Repair& repair = found->second;
-  repair.request = 0;
+  repair.request.reset();
   // Retention keeps versions that other nodes copy.
   if (job.groups_of(pending.version.incarnation) == nullptr) job.retention_due = true;
   // A node reports the replica before the outcome. If the repair is still listed after a success,
@@ -184,7 +184,7 @@ void OnRepaired(Context& context, Job& job, const PendingPrepare& pending,
 void CancelRepairsOf(Context& context, NodeIndex node) {
   for (auto& [name, job] : context.cluster.jobs) {
     for (auto& [key, repair] : job.repairs) {
-      if (repair.target == node) repair.request = 0;
+      if (repair.target == node) repair.request.reset();
     }
     job.repair_due = true;
   }

@@ -362,7 +362,7 @@ void OnShardPrepared(Context& context, Job& job, const PendingPrepare& pending,
   if (pending.rank.value >= job.plan.tasks.size()) return;
   RestoreTask& task = job.plan.tasks[pending.rank.value];
   if (task.request != prepared.request) return;
-  task.request = 0;
+  task.request.reset();
   if (prepared.outcome.ok()) {
     task.phase = RestoreTask::Phase::kReady;
     ++job.plan.ready;

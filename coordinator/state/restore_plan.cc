@@ -49,7 +49,7 @@ void SwitchCandidate(Job& job, std::optional<VersionId> candidate) {
 void ResetRestoreTask(Job& job, RestoreTask& task) {
   if (task.phase == RestoreTask::Phase::kReady) --job.plan.ready;
   task.phase = RestoreTask::Phase::kIdle;
-  task.request = 0;
+  task.request.reset();
 }
 
 void FailRestoreTasksOf(Context& context, Job& job, NodeIndex node, bool keep_ready) {

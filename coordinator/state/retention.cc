@@ -273,11 +273,9 @@ void OnPinSet(Context& context, const PinSet& event) {
     job.retention_due = true;
     job.changed = true;
   }
-  if (event.request == 0) return;
   Reply reply;
-  reply.request = event.request;
   reply.version = *wanted;
-  context.effects.emplace_back(std::move(reply));
+  Answer(context, event.request, std::move(reply));
 }
 
 void OnRetentionSet(Context& context, const RetentionSet& event) {

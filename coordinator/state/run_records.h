@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -83,7 +84,8 @@ enum class IncidentState : uint8_t {
 };
 std::string_view ToString(IncidentState state);
 
-/// A fault and the response to it. The `_ms` times count from `wall_nanos`; -1: not reached yet.
+/// A fault and the response to it. The `_ms` times count from `wall_nanos`, and are absent until
+/// they are reached.
 struct IncidentRecord {
   uint64_t id = 0;
   std::string job;
@@ -94,14 +96,14 @@ struct IncidentRecord {
   std::vector<Rank> ranks;
   std::vector<std::string> nodes;
   std::string plan;
-  int64_t detect_ms = -1;
-  int64_t decide_ms = -1;
-  int64_t stop_ms = -1;     // all processes of the old launch have ended
-  int64_t place_ms = -1;    // all workers of the new launch run on their nodes
-  int64_t restore_ms = -1;  // the version to restore is decided
-  int64_t first_step_ms = -1;
-  int64_t lost_steps = -1;
-  VersionId restored;
+  std::optional<int64_t> detect_ms;
+  std::optional<int64_t> decide_ms;
+  std::optional<int64_t> stop_ms;     // all processes of the old launch have ended
+  std::optional<int64_t> place_ms;    // all workers of the new launch run on their nodes
+  std::optional<int64_t> restore_ms;  // the version to restore is decided
+  std::optional<int64_t> first_step_ms;
+  std::optional<int64_t> lost_steps;
+  std::optional<VersionId> restored;
   IncidentState state = IncidentState::kOpen;
   bool operator==(const IncidentRecord&) const = default;
 };

@@ -66,7 +66,7 @@ std::vector<UnderProtectedStatus> UnderProtectedOf(const ReadContext& context, c
          repair != job.repairs.end() && repair->first.version == id; ++repair) {
       if (repair->first.tier != Tier::kDisk) continue;
       ++due;
-      if (repair->second.request != 0) ++status.ordered;
+      if (repair->second.request) ++status.ordered;
       if (!repair->second.failure.empty()) failure = repair->second.failure;
     }
     if (!failure.empty()) {

@@ -12,6 +12,12 @@ template <typename Field>
 std::vector<std::string> Texts(const Field& field) {
   return {field.begin(), field.end()};
 }
+
+/// Stands for an absent number of an incident.
+constexpr int64_t kAbsent = -1;
+std::optional<int64_t> Present(int64_t stored) {
+  return stored < 0 ? std::nullopt : std::optional(stored);
+}
 }  // namespace
 
 std::string RunKey(const std::string& job) { return fmt::format("{}{}", kRunPrefix, job); }
@@ -110,15 +116,16 @@ std::string EncodeIncident(const IncidentRecord& record) {
   for (const Rank rank : record.ranks) payload.add_ranks(rank.value);
   payload.mutable_nodes()->Assign(record.nodes.begin(), record.nodes.end());
   payload.set_plan(record.plan);
-  payload.set_detect_ms(record.detect_ms);
-  payload.set_decide_ms(record.decide_ms);
-  payload.set_stop_ms(record.stop_ms);
-  payload.set_place_ms(record.place_ms);
-  payload.set_restore_ms(record.restore_ms);
-  payload.set_first_step_ms(record.first_step_ms);
-  payload.set_lost_steps(record.lost_steps);
-  payload.set_restored_incarnation(record.restored.incarnation.value);
-  payload.set_restored_step(record.restored.step.value);
+  payload.set_detect_ms(record.detect_ms.value_or(kAbsent));
+  payload.set_decide_ms(record.decide_ms.value_or(kAbsent));
+  payload.set_stop_ms(record.stop_ms.value_or(kAbsent));
+  payload.set_place_ms(record.place_ms.value_or(kAbsent));
+  payload.set_restore_ms(record.restore_ms.value_or(kAbsent));
+  payload.set_first_step_ms(record.first_step_ms.value_or(kAbsent));
+  payload.set_lost_steps(record.lost_steps.value_or(kAbsent));
+  const VersionId restored = record.restored.value_or(VersionId{});
+  payload.set_restored_incarnation(restored.incarnation.value);
+  payload.set_restored_step(restored.step.value);
   payload.set_state(static_cast<uint32_t>(record.state));
   return FrameRecord(IncidentKey(record.id), payload);
 }
@@ -142,14 +149,16 @@ Result<IncidentRecord> DecodeIncident(std::string_view key, std::string_view val
   for (const uint32_t rank : payload.ranks()) record.ranks.push_back(Rank{rank});
   record.nodes = Texts(payload.nodes());
   record.plan = payload.plan();
-  record.detect_ms = payload.detect_ms();
-  record.decide_ms = payload.decide_ms();
-  record.stop_ms = payload.stop_ms();
-  record.place_ms = payload.has_place_ms() ? payload.place_ms() : -1;
-  record.restore_ms = payload.restore_ms();
-  record.first_step_ms = payload.first_step_ms();
-  record.lost_steps = payload.lost_steps();
-  record.restored = {Incarnation{payload.restored_incarnation()}, Step{payload.restored_step()}};
+  record.detect_ms = Present(payload.detect_ms());
+  record.decide_ms = Present(payload.decide_ms());
+  record.stop_ms = Present(payload.stop_ms());
+  if (payload.has_place_ms()) record.place_ms = Present(payload.place_ms());
+  record.restore_ms = Present(payload.restore_ms());
+  record.first_step_ms = Present(payload.first_step_ms());
+  record.lost_steps = Present(payload.lost_steps());
+  if (payload.restored_incarnation() != 0) {
+    record.restored = {Incarnation{payload.restored_incarnation()}, Step{payload.restored_step()}};
+  }
   record.state = static_cast<IncidentState>(payload.state());
   return record;
 }

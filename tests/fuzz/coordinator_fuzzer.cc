@@ -420,7 +420,7 @@ class Coordinator {
         FUZZ_REQUIRE(waiting_.erase(reply->request) == 1);
       } else if (const auto* send = std::get_if<Send>(&effect)) {
         const auto* prepare = std::get_if<PrepareShard>(&send->directive);
-        if (prepare != nullptr) prepare_requests_.push_back(prepare->request);
+        if (prepare != nullptr && prepare->request) prepare_requests_.push_back(*prepare->request);
       }
     }
   }

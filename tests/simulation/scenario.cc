@@ -199,7 +199,7 @@ void Scenario::Inject(Fault fault) {
       world_.Trace("an operator adopts versions of other lives");
       world_.checker.OnAdopted();
       return world_.coordinator.life()->applier->Submit(
-          coord::Event(coord::AdoptRequested{0, "", {}, false, kTrainerUser}));
+          coord::Event(coord::AdoptRequested{{}, "", {}, false, kTrainerUser}));
   }
 }
 

@@ -268,9 +268,10 @@ void FakeCoordinator::Broadcast(const std::string& job) {
 
 uint64_t FakeCoordinator::Prepare(PrepareShard prepare) {
   MutexLock lock(mutex_);
-  prepare.request = next_request_++;
+  const uint64_t request = next_request_++;
+  prepare.request = request;
   handler_->OnPrepareShard(prepare);
-  return prepare.request;
+  return request;
 }
 
 void FakeCoordinator::Forget(Tier tier) {

@@ -362,6 +362,11 @@ TEST(ConvertTest, DirectivesSurviveARoundTrip) {
   pb::PrepareShard wire;
   ToProto(prepare, &wire);
   EXPECT_EQ(FromProto(wire).value(), prepare);
+  PrepareShard silent = prepare;
+  silent.request.reset();
+  ToProto(silent, &wire);
+  EXPECT_EQ(wire.request(), 0U);
+  EXPECT_EQ(FromProto(wire).value(), silent);
 
   JobState state{.job = "gpt",
                  .incarnation = Incarnation{5},

@@ -116,11 +116,11 @@ TEST_F(SupervisorTest, AnIncidentIsClosedByTheFirstCommitAndHasAllTimes) {
   Pass(milliseconds(200));
   Pass(milliseconds(100));
   EXPECT_EQ(incidents_[1].state, IncidentState::kOpen);
-  EXPECT_LT(incidents_[1].stop_ms, 0);
+  EXPECT_EQ(incidents_[1].stop_ms, std::nullopt);
   ApplyDirectives();
   EXPECT_GE(incidents_[1].stop_ms, 300);
   EXPECT_GE(incidents_[1].place_ms, incidents_[1].stop_ms);
-  EXPECT_EQ(incidents_[1].restore_ms, -1) << "placing ends before restoring";
+  EXPECT_EQ(incidents_[1].restore_ms, std::nullopt) << "placing ends before restoring";
   Pass(milliseconds(100));
   NodeReported sealed;
   sealed.node = "n0";
@@ -134,7 +134,7 @@ TEST_F(SupervisorTest, AnIncidentIsClosedByTheFirstCommitAndHasAllTimes) {
   EXPECT_EQ(incident.restored, (VersionId{Incarnation{2}, Step{11}}));
   EXPECT_EQ(incident.lost_steps, 2);
   EXPECT_GE(incident.detect_ms, 20);
-  EXPECT_GE(incident.restore_ms, incident.place_ms + 100);
+  EXPECT_GE(incident.restore_ms, *incident.place_ms + 100);
   EXPECT_GE(incident.first_step_ms, incident.restore_ms);
 }
 

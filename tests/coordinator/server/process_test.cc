@@ -189,7 +189,7 @@ TEST_F(ProcessTest, ARestoreDecisionSurvivesAKill) {
   std::thread caller([&] { reply = a.Decide("gpt", 2, 0); });
   ASSERT_TRUE(Eventually([&] { return !a.PrepareDirectives().empty(); }));
   pb::ReportRequest report = a.NewReport(epoch);
-  ToProto(Prepared{a.PrepareDirectives()[0].request, Status::Ok()}, report.add_prepared());
+  ToProto(Prepared{a.PrepareDirectives()[0].request.value(), Status::Ok()}, report.add_prepared());
   (void)a.Report(report);
   process_->Wait();
   caller.join();
@@ -202,7 +202,8 @@ TEST_F(ProcessTest, ARestoreDecisionSurvivesAKill) {
   std::thread again([&] { reply = a.Decide("gpt", 2, 0); });
   ASSERT_TRUE(Eventually([&] { return a.PrepareDirectives().size() > directives; }));
   report = a.NewReport(epoch);
-  ToProto(Prepared{a.PrepareDirectives().back().request, Status::Ok()}, report.add_prepared());
+  ToProto(Prepared{a.PrepareDirectives().back().request.value(), Status::Ok()},
+          report.add_prepared());
   EXPECT_TRUE(a.Report(report).ok());
   again.join();
   ASSERT_TRUE(reply.has_value()) << reply.error().ToString();

@@ -49,7 +49,8 @@ class Preparer {
             std::vector<PrepareShard> directives = agent.PrepareDirectives();
             for (; seen < directives.size(); ++seen) {
               pb::ReportRequest report = agent.NewReport(epoch());
-              ToProto(Prepared{directives[seen].request, Status::Ok()}, report.add_prepared());
+              ToProto(Prepared{directives[seen].request.value(), Status::Ok()},
+                      report.add_prepared());
               (void)agent.Report(report);
             }
             std::this_thread::sleep_for(std::chrono::milliseconds(5));

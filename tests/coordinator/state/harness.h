@@ -112,9 +112,9 @@ class Harness {
   void ReportFailedParity(const std::string& node, VersionId version, uint32_t number, Tier tier) {
     ReportFailed(node, version, ParityRank(number).value, tier);
   }
-  void Answer(const std::string& node, uint64_t request, Status outcome) {
+  void Answer(const std::string& node, std::optional<uint64_t> request, Status outcome) {
     NodeReported report = NewReport(node);
-    report.prepared.push_back({request, std::move(outcome)});
+    report.prepared.push_back({request.value(), std::move(outcome)});
     Apply(report);
   }
   Reply Join(const std::string& node, const std::string& run, uint32_t rank, uint32_t world,
@@ -147,7 +147,7 @@ class Harness {
   static uint64_t SlotBytes(uint32_t rank) { return 4096 * (rank + uint64_t{1}); }
 
   // ---- of the last event ----
-  std::optional<Reply> ReplyTo(RequestId request) const {
+  std::optional<Reply> ReplyTo(std::optional<RequestId> request) const {
     for (const Effect& effect : effects) {
       const auto* reply = std::get_if<Reply>(&effect);
       if (reply != nullptr && reply->request == request) return *reply;

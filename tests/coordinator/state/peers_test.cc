@@ -222,7 +222,7 @@ TEST_F(PeersTest, SlotsThatCannotBeLaidOutGetNoPlan) {
   k.Attach("a");
   k.Attach("b");
   k.Join("a", "run-1", 0, 2);
-  k.Apply(RankJoined{{"gpt", "run-1", Rank{1}, 2, 7, 5000, {}}, 0, "b", 1, true});
+  k.Apply(RankJoined{{"gpt", "run-1", Rank{1}, 2, 7, 5000, {}}, {}, "b", 1, true});
   EXPECT_EQ(k.Job().not_protected_why, "rank 1 has slots of 5000 bytes");
   // The rank joins again with a valid size, as after a restart of the coordinator.
   k.Join("b", "run-1", 1, 2);

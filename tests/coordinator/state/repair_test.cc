@@ -105,7 +105,7 @@ class RepairTest : public ::testing::Test {
         IsParity(order.identity.rank)
             ? Parity(order.identity.version, ParityNode(order.identity.rank), order.into)
             : Data(order.identity.version, order.identity.rank.value, order.into));
-    report.prepared.push_back({order.request, Status::Ok()});
+    report.prepared.push_back({order.request.value(), Status::Ok()});
     c.Apply(report);
   }
   static std::string Text(const PrepareShard& order) {
@@ -323,7 +323,7 @@ TEST_F(RepairTest, AVersionIsNotRuledOutWhileANodeThatMayHaveTheRestIsAway) {
   for (int tries = 0; tries < 20; ++tries) {
     if (orders.count(1) == 0) break;
     EXPECT_EQ(orders[1].identity.version, V(1, 2));
-    const RequestId request = orders[1].request;
+    const std::optional<uint64_t> request = orders[1].request;
     orders.erase(1);
     c.Answer("b", request, DataLossError("stripe 0 has 2 segments left and needs 3"));
     take();

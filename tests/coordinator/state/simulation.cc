@@ -419,9 +419,9 @@ void Simulation::Prepare(Agent& agent, const PrepareShard& order) {
   Status outcome = order.tier == Tier::kPeer ? Decode(order) : ReadCopy(order);
   if (outcome.ok() && faults_ && Chance(10)) outcome = UnavailableError("not now");
   if (!outcome.ok()) oracle_.SourceFailed();
-  orders_[order.request] = order;
+  orders_[*order.request] = order;
   NodeReported report = NewReport(agent);
-  report.prepared.push_back({order.request, outcome});
+  report.prepared.push_back({*order.request, outcome});
   // A node that finds its own replica damaged reports it, and keeps it for its group.
   if (outcome.code() == ErrorCode::kDataLoss && order.source_node == agent.name && Chance(60)) {
     report.replicas.push_back(MakeReplica(shard, order.tier));
@@ -467,14 +467,15 @@ void Simulation::StartRun() {
 void Simulation::Join(Run& run, uint32_t rank) {
   const Agent& agent = agents_[run.nodes[rank]];
   RankJoined event{{job_, run.id, Rank{rank}, run.world, 7, agent.old ? 0 : uint64_t{4096}, {}}};
-  event.request = next_id_++;
+  const RequestId request = next_id_++;
+  event.request = request;
   event.node = agent.name;
   event.agent_start = agent.start;
   event.may_have_joined = true;
   Call call;
   call.run = static_cast<size_t>(&run == &runs_.back() ? runs_.size() - 1 : runs_.size() - 2);
   call.rank = rank;
-  calls_[event.request] = call;
+  calls_[request] = call;
   Note(fmt::format("{} rank {} joins on {}", run.id, rank, agent.name));
   Apply(event);
 }

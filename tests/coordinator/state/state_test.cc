@@ -258,7 +258,7 @@ TEST_F(StateTest, ASecondAgentWithTheSameNameIsRefusedAndShown) {
   // The second agent stops trying.
   for (int second = 0; second < 31; ++second) {
     c.Pass(std::chrono::milliseconds(1000));
-    report.request += 1000;
+    *report.request += 1000;
     c.Apply(report);
   }
   EXPECT_THAT(warnings(), IsEmpty());

@@ -110,6 +110,23 @@ TEST(RecordCodecTest, ARunOfAnOlderProgramIsReadWithTheDefaults) {
   EXPECT_FALSE(DecodeRun(RunKey("gpt"), FrameRecord(RunKey("gpt"), old)).has_value());
 }
 
+TEST(RecordCodecTest, WhatAnIncidentHasNotReachedIsStoredAsBefore) {
+  IncidentRecord incident;
+  incident.id = 12;
+  const std::string stored = EncodeIncident(incident);
+  metadata::Incident payload;
+  ASSERT_TRUE(UnframeRecord(IncidentKey(12), stored, payload).ok());
+  for (const int64_t number :
+       {payload.detect_ms(), payload.decide_ms(), payload.stop_ms(), payload.place_ms(),
+        payload.restore_ms(), payload.first_step_ms(), payload.lost_steps()}) {
+    EXPECT_EQ(number, -1);
+  }
+  EXPECT_TRUE(payload.has_place_ms());
+  EXPECT_EQ(payload.restored_incarnation(), 0U);
+  EXPECT_EQ(payload.restored_step(), 0U);
+  EXPECT_EQ(DecodeIncident(IncidentKey(12), stored).value(), incident);
+}
+
 TEST(RecordCodecTest, IncidentsKeepTheirTimes) {
   IncidentRecord incident;
   incident.id = 12;
@@ -124,7 +141,7 @@ TEST(RecordCodecTest, IncidentsKeepTheirTimes) {
   incident.place_ms = 4;
   incident.restore_ms = 5;
   incident.first_step_ms = 6;
-  incident.restored = {Incarnation{2}, Step{7}};
+  incident.restored = VersionId{Incarnation{2}, Step{7}};
   incident.state = IncidentState::kRecovered;
   EXPECT_EQ(DecodeIncident(IncidentKey(12), EncodeIncident(incident)).value(), incident);
   metadata::Incident old;
@@ -132,7 +149,7 @@ TEST(RecordCodecTest, IncidentsKeepTheirTimes) {
   old.set_restore_ms(5);
   const auto read = DecodeIncident(IncidentKey(12), FrameRecord(IncidentKey(12), old));
   ASSERT_TRUE(read.has_value());
-  EXPECT_EQ(read->place_ms, -1) << "an older record has no such time";
+  EXPECT_EQ(read->place_ms, std::nullopt) << "an older record has no such time";
   EXPECT_EQ(read->restore_ms, 5);
 }
 

@@ -47,8 +47,7 @@ TEST_F(HangsModule, PatienceGrowsWithPausesAndRepeatedSteps) {
   event.longest_pause_ms = 90'000;
   HandleFault(context, event);
   EXPECT_FALSE(Restarted());
-  table.hangs["gpt"].restarted_step = 10;
-  table.hangs["gpt"].restarted_after = seconds(60);
+  table.hangs["gpt"].restart = HangRestart{10, seconds(60)};
   event.longest_pause_ms = 0;
   event.lasting_ms = 119'000;
   HandleFault(context, event);

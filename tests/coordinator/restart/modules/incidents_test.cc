@@ -17,7 +17,7 @@ TEST_F(IncidentsModule, AStageIsRecordedOnce) {
   CloseIncidents(context, "gpt", IncidentState::kRecovered);
   EXPECT_EQ(incident.state, IncidentState::kRecovered);
   MarkIncidents(context, "gpt", &IncidentRecord::restore_ms);
-  EXPECT_EQ(incident.restore_ms, -1);
+  EXPECT_EQ(incident.restore_ms, std::nullopt);
 }
 
 TEST_F(IncidentsModule, ARepeatedNoteIsDroppedForTenMinutes) {

@@ -17,7 +17,7 @@ TEST_F(LaunchModule, NodesStayAndALostOneIsReplaced) {
   EXPECT_EQ(run().record.phase, RunPhase::kStarting);
   EXPECT_THAT(run().record.nodes, ::testing::ElementsAre("n0", "n3", "n2"));
   EXPECT_EQ(run().record.run_id(), "run-1.2");
-  EXPECT_EQ(run().incarnation, Incarnation{0});
+  EXPECT_EQ(run().incarnation, std::nullopt);
   ASSERT_EQ(SentTo(3).size(), 1U);
   EXPECT_EQ(SentTo(3)[0].run_id, "run-1.2");
   EXPECT_EQ(SentTo(3)[0].first_rank, Rank{1});

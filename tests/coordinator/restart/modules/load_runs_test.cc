@@ -30,7 +30,7 @@ TEST_F(LoadRunsModule, WhatALaunchReachedFollowsFromLineagesAndVersions) {
   EXPECT_TRUE(run().committed);
   EXPECT_EQ(run().record.newest_step, 10U);
   EXPECT_EQ(table.progress["gpt"].memory, version.version);
-  EXPECT_EQ(table.progress["gpt"].disk, VersionId{});
+  EXPECT_EQ(table.progress["gpt"].disk, std::nullopt);
 }
 
 TEST_F(LoadRunsModule, NodesHaveALeaseAndAStopIsNotStored) {

@@ -56,6 +56,20 @@ TEST_F(ProgressModule, TheDecisionShowsHowManyStepsWereLost) {
   EXPECT_EQ(incident.place_ms, incident.restore_ms) << "no later than the decision";
 }
 
+TEST_F(ProgressModule, AFreshStartLosesAllSteps) {
+  IncidentRecord& incident = OpenIncident(context, "gpt", FailureOn(1));
+  incident.restored = At(2, 24);  // of an attempt before
+  table.progress["gpt"].sealed = At(2, 30);
+  LineageRecord lineage;
+  lineage.job = "gpt";
+  lineage.incarnation = Incarnation{3};
+  lineage.run_id = run().record.run_id();
+  lineage.decision = Decision::kFresh;
+  RecordLineage(context, lineage, LineageChange::kDecided);
+  EXPECT_EQ(incident.restored, std::nullopt);
+  EXPECT_EQ(incident.lost_steps, 30);
+}
+
 TEST_F(ProgressModule, ReportsOfFutureIncarnationsAndParityAreNoProgress) {
   NodeReported event;
   event.replicas.resize(1);
@@ -66,7 +80,7 @@ TEST_F(ProgressModule, ReportsOfFutureIncarnationsAndParityAreNoProgress) {
   report.identity.version = At(2, 40);
   report.identity.rank = ParityRank(0);
   RecordSealed(context, event);
-  EXPECT_EQ(table.progress["gpt"].sealed, VersionId{});
+  EXPECT_EQ(table.progress["gpt"].sealed, std::nullopt);
   report.identity.rank = Rank{0};
   RecordSealed(context, event);
   EXPECT_EQ(table.progress["gpt"].sealed, At(2, 40));

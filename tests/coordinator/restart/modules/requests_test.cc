@@ -32,7 +32,7 @@ TEST_F(RequestsModule, AJobHasOneRunThatHasNotEnded) {
 }
 
 TEST_F(RequestsModule, AStopWaitsForTheNewestVersionInMemory) {
-  table.progress["gpt"].memory = {Incarnation{2}, Step{10}};
+  table.progress["gpt"].memory = VersionId{Incarnation{2}, Step{10}};
   EXPECT_EQ(Stop(), ErrorCode::kOk);
   EXPECT_EQ(run().record.phase, RunPhase::kStopping);
   EXPECT_EQ(run().stop_target, (VersionId{Incarnation{2}, Step{10}}));

@@ -24,7 +24,7 @@ TEST_F(RunsModule, ALaunchRunsWhenAllWorkersDoAndStrayOnesDoNotCount) {
   node(2).workers.clear();
   AdvanceRun(context, run());
   EXPECT_EQ(run().record.phase, RunPhase::kStarting);
-  EXPECT_EQ(incident.place_ms, -1);
+  EXPECT_EQ(incident.place_ms, std::nullopt);
   node(2).workers.push_back(node(1).workers[1]);
   AdvanceRun(context, run());
   EXPECT_EQ(run().record.phase, RunPhase::kRunning);
@@ -39,9 +39,17 @@ TEST_F(RunsModule, AFailedLaunchIsHandled) {
   EXPECT_EQ(table.incidents.size(), 1U);
 }
 
+TEST_F(RunsModule, AStopWithoutAnyVersionWaitsForNone) {
+  run().record.phase = RunPhase::kStopping;
+  run().stop_at = context.at.now + seconds(5);
+  AdvanceRun(context, run());
+  EXPECT_EQ(run().record.phase, RunPhase::kStopped);
+  EXPECT_EQ(run().record.why, "stopped; nothing was saved");
+}
+
 TEST_F(RunsModule, AStopEndsWithTheVersionOnDiskOrAtItsDeadline) {
   run().record.phase = RunPhase::kStopping;
-  run().stop_target = {Incarnation{2}, Step{10}};
+  run().stop_target = VersionId{Incarnation{2}, Step{10}};
   run().stop_at = context.at.now + seconds(5);
   AdvanceRun(context, run());
   EXPECT_EQ(run().record.phase, RunPhase::kStopping);

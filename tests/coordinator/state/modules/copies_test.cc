@@ -32,7 +32,7 @@ class CopiesModule : public ModuleTest {
   }
   std::optional<VersionId> Copying() { return job().copies[kRemote].version; }
   /// Marks the orders of the version that is being copied as sent or as failed.
-  void SetOrders(uint64_t request) {
+  void SetOrders(std::optional<uint64_t> request) {
     job().repairs = Plan();
     for (auto& [key, repair] : job().repairs) repair.request = request;
   }
@@ -105,12 +105,12 @@ TEST_F(CopiesModule, ACopyInProgressStaysAndOneThatFailedGivesWay) {
   AddOnDisk(V(2, 20));
   EXPECT_EQ(Plan().begin()->first.version, V(2, 10)) << "its file system may only be slow";
   job().versions.at(V(2, 10)).AddReplica(Rank{0}, ReplicaAt(0, kRemote));
-  job().repairs.begin()->second.request = 0;
-  job().repairs.rbegin()->second.request = 0;
+  job().repairs.begin()->second.request.reset();
+  job().repairs.rbegin()->second.request.reset();
   job().repairs.begin()->second.not_before = context.at.now + std::chrono::seconds(4);
   EXPECT_EQ(Plan().begin()->first.version, V(2, 10)) << "newer versions do not shorten the pause";
   Pass(std::chrono::seconds(4));
-  SetOrders(0);
+  SetOrders(std::nullopt);
   EXPECT_EQ(Copying(), V(2, 20));
   EXPECT_EQ(job().removals.count({kNoNode, V(2, 10), kRemote}), 1U)
       << "half of a version must not stay";

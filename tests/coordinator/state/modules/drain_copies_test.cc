@@ -79,7 +79,7 @@ TEST_F(DrainCopies, AfterAFailureAnotherNodeTriesAndTheReasonIsNamed) {
   Drain("a");
   AdvanceRepairs(context, job());
   const NodeIndex first = job().repairs.at(key_).target;
-  const uint64_t request = job().repairs.at(key_).request;
+  const uint64_t request = job().repairs.at(key_).request.value();
   ASSERT_NE(request, 0U);
   const auto pending = TakePrepare(context, first, request);
   ASSERT_TRUE(pending.has_value());
@@ -88,10 +88,10 @@ TEST_F(DrainCopies, AfterAFailureAnotherNodeTriesAndTheReasonIsNamed) {
   AdvanceRepairs(context, job());
   const Repair& next = job().repairs.at(key_);
   EXPECT_NE(next.target, first);
-  EXPECT_EQ(next.request, 0U) << "not before the pause has passed";
+  EXPECT_EQ(next.request, std::nullopt) << "not before the pause has passed";
   Pass(std::chrono::seconds(2));
   AdvanceRepairs(context, job());
-  EXPECT_NE(job().repairs.at(key_).request, 0U);
+  EXPECT_NE(job().repairs.at(key_).request, std::nullopt);
 }
 
 TEST_F(DrainCopies, ACopyThatHasBegunIsCompletedBeforeANewerVersionAndIsRetained) {

@@ -41,7 +41,7 @@ TEST_F(NodesModule, AReportOfAnEarlierStreamIsRefused) {
   EXPECT_TRUE(Report(report).ok());
   report.attach = cluster.nodes[0].attach - 1;
   EXPECT_EQ(Report(report).code(), ErrorCode::kFenced);
-  report.attach = 0;  // an agent's own report
+  report.attach.reset();  // an agent's own report
   EXPECT_TRUE(Report(report).ok());
 }
 

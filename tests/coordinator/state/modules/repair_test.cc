@@ -38,7 +38,7 @@ TEST_F(RepairModule, ADecodeWaitsForTheGraceAndTakesOneAtATime) {
   EXPECT_EQ(SentTo<PrepareShard>(1)[0].tier, Tier::kPeer);
   AdvanceRepairs(context, job());
   EXPECT_EQ(SentTo<PrepareShard>(1).size(), 1U);
-  const uint64_t request = SentTo<PrepareShard>(1)[0].request;
+  const uint64_t request = SentTo<PrepareShard>(1)[0].request.value();
   OnRepaired(context, job(), *TakePrepare(context, 1, request), {request, Status::Ok()});
   EXPECT_EQ(Added<Repaired>().size(), 1U);
 }
@@ -55,7 +55,7 @@ TEST_F(RepairModule, AFailedRepairPausesLongerEachTime) {
   Version().RemoveReplica(Rank{1}, {1, Tier::kDisk});
   for (const int seconds : {1, 2, 4}) {
     AdvanceRepairs(context, job());
-    const uint64_t request = SentTo<PrepareShard>(1).back().request;
+    const uint64_t request = SentTo<PrepareShard>(1).back().request.value();
     OnRepaired(context, job(), *TakePrepare(context, 1, request),
                {request, UnavailableError("busy")});
     const size_t sent = SentTo<PrepareShard>(1).size();
@@ -73,7 +73,7 @@ TEST_F(RepairModule, ARepairWhoseReplicaDoesNotCountPauses) {
   for (const int seconds : {1, 2}) {
     AdvanceRepairs(context, job());
     const size_t sent = SentTo<PrepareShard>(1).size();
-    const uint64_t request = SentTo<PrepareShard>(1).back().request;
+    const uint64_t request = SentTo<PrepareShard>(1).back().request.value();
     OnRepaired(context, job(), *TakePrepare(context, 1, request), {request, Status::Ok()});
     Pass(std::chrono::seconds(seconds) - std::chrono::milliseconds(1));
     AdvanceRepairs(context, job());

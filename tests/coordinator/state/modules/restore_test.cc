@@ -23,7 +23,7 @@ class RestoreModule : public ModuleTest {
   }
   /// Answers the newest directive to the node.
   void Answer(NodeIndex node, Status outcome) {
-    const uint64_t request = SentTo<PrepareShard>(node).back().request;
+    const uint64_t request = SentTo<PrepareShard>(node).back().request.value();
     const auto pending = TakePrepare(context, node, request);
     ASSERT_TRUE(pending.has_value());
     if (!outcome.ok()) RecordSourceFailure(context, job(), *pending, outcome);
