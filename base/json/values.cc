@@ -6,9 +6,9 @@
 #include "base/tiers.h"
 
 namespace holdfast {
-Json VersionJson(VersionId version) {
-  if (version == VersionId{}) return nullptr;
-  return ToString(version);
+Json VersionJson(const std::optional<VersionId>& version) {
+  if (!version) return nullptr;
+  return ToString(*version);
 }
 
 Json TimeJson(int64_t wall_nanos) {
@@ -29,7 +29,7 @@ Json TierJson(uint32_t tier) {
   return ToString(static_cast<Tier>(tier));
 }
 
-Json NumberOrNull(int64_t value) { return value < 0 ? Json(nullptr) : Json(value); }
+Json NumberOrNull(std::optional<int64_t> value) { return value ? Json(*value) : Json(nullptr); }
 
 std::string FormatAge(int64_t nanos) {
   int64_t seconds = nanos / 1'000'000'000;

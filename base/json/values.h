@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -18,16 +19,15 @@ using Json = nlohmann::ordered_json;
 /// is renamed or removed.
 inline constexpr int kJsonSchema = 2;
 
-/// "3-120", or null for 0-0.
-Json VersionJson(VersionId version);
+/// "3-120", or null.
+Json VersionJson(const std::optional<VersionId>& version);
 /// RFC 3339 in UTC, or null for 0.
 Json TimeJson(int64_t wall_nanos);
 /// The tier names of a mask of TierBit, cheapest first.
 Json TiersJson(uint32_t mask);
 /// A tier's name, or null for 0.
 Json TierJson(uint32_t tier);
-/// Null for a negative number, which means unknown.
-Json NumberOrNull(int64_t value);
+Json NumberOrNull(std::optional<int64_t> value);
 
 /// "now", "12s", "3m05s", "2h10m", "4d03h". Negative ages (another machine's clock) are "now".
 std::string FormatAge(int64_t nanos);

@@ -19,9 +19,9 @@ double DownSeconds(const ObservedRun& run) {
   std::vector<std::pair<int64_t, int64_t>> spans;
   for (const ObservedFailure& failure : run.failures) {
     const int64_t from = std::max(failure.wall_nanos, run.started_wall_nanos);
-    const int64_t end = failure.recovered_ms < 0
-                            ? run.until_wall_nanos
-                            : failure.wall_nanos + failure.recovered_ms * 1'000'000;
+    const int64_t end = failure.recovered_ms
+                            ? failure.wall_nanos + *failure.recovered_ms * 1'000'000
+                            : run.until_wall_nanos;
     spans.emplace_back(from, std::min(end, run.until_wall_nanos));
   }
   std::sort(spans.begin(), spans.end());
@@ -37,11 +37,11 @@ double DownSeconds(const ObservedRun& run) {
 void CountTime(const ObservedRun& run, RunAdvice& advice) {
   advice.down_seconds = DownSeconds(run);
   for (const ObservedFailure& failure : run.failures) {
-    if (failure.lost_steps < 0 || (failure.lost_steps > 0 && !run.step_seconds)) {
+    if (!failure.lost_steps || (*failure.lost_steps > 0 && !run.step_seconds)) {
       advice.again_unknown = true;
     } else {
       advice.again_seconds +=
-          static_cast<double>(failure.lost_steps) * run.step_seconds.value_or(0);
+          static_cast<double>(*failure.lost_steps) * run.step_seconds.value_or(0);
     }
   }
   if (advice.observed_seconds <= 0) return;
@@ -52,8 +52,8 @@ void CountTime(const ObservedRun& run, RunAdvice& advice) {
 void CountRecoveries(const ObservedRun& run, RunAdvice& advice) {
   std::vector<double> seconds;
   for (const ObservedFailure& failure : run.failures) {
-    if (failure.recovered_ms < 0) continue;
-    seconds.push_back(static_cast<double>(failure.recovered_ms) / 1e3);
+    if (!failure.recovered_ms) continue;
+    seconds.push_back(static_cast<double>(*failure.recovered_ms) / 1e3);
   }
   if (seconds.empty()) return;
   std::sort(seconds.begin(), seconds.end());

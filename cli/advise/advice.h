@@ -18,10 +18,10 @@ inline constexpr size_t kFailuresMin = 3;
 
 /// A failure that stopped a job's training.
 struct ObservedFailure {
-  int64_t wall_nanos = 0;     // the last sign of health
-  int64_t recovered_ms = -1;  // from then to the first new version; -1: not yet
-  int64_t lost_steps = -1;    // steps trained again; -1: unknown
-  bool node_lost = false;     // with the memory of its node
+  int64_t wall_nanos = 0;               // the last sign of health
+  std::optional<int64_t> recovered_ms;  // from then to the first new version
+  std::optional<int64_t> lost_steps;    // steps trained again
+  bool node_lost = false;               // with the memory of its node
 };
 
 /// Observations of a run.

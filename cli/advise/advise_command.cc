@@ -94,8 +94,8 @@ ObservedRun ObserveRun(const coordinator::RunStatus& run, const coordinator::Job
     const bool of_this_run =
         incident.job() == run.spec().job() && incident.wall_nanos() >= run.started_wall_nanos();
     if (!of_this_run || incident.state() == "noted") continue;
-    seen.failures.push_back({incident.wall_nanos(), incident.first_step_ms(), incident.lost_steps(),
-                             incident.kind() == "node lost"});
+    seen.failures.push_back({incident.wall_nanos(), AnyNumber(incident.first_step_ms()),
+                             AnyNumber(incident.lost_steps()), incident.kind() == "node lost"});
   }
   return seen;
 }
@@ -302,13 +302,11 @@ class AdviseCommand : public Command {
     bool all = true;
     for (const coordinator::JobImpact& job : reply.jobs()) {
       all = all && job.keeps();
-      const VersionId newest = FromProto(job.newest());
-      const VersionId fallback = FromProto(job.fallback());
       const std::optional<uint64_t> steps = view::StepsLost(job);
       table.Add({{job.job()},
-                 {VersionText(newest)},
+                 {VersionText(AnyVersion(job.newest()))},
                  {job.keeps() ? "yes" : "NO", job.keeps() ? Tone::kGood : Tone::kBad},
-                 {VersionText(fallback)},
+                 {VersionText(AnyVersion(job.fallback()))},
                  {steps ? std::to_string(*steps) : "-"},
                  {job.stops() ? "yes" : "no"},
                  {job.why_not().empty() ? "-" : job.why_not()}});

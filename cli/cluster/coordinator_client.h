@@ -111,6 +111,8 @@ class CoordinatorClient {
   const Clock* clock_;
 };
 
+using coord::AnyNumber;
+using coord::AnyVersion;
 using coord::FromProto;
 using coord::ToProto;
 

@@ -85,8 +85,8 @@ class IncidentsCommand : public Command {
                  {incident.job().empty() ? "-" : incident.job()},
                  {incident.kind()},
                  IncidentStateCell(incident),
-                 {FormatSeconds(incident.detect_ms())},
-                 {FormatSeconds(incident.first_step_ms())},
+                 {FormatSeconds(AnyNumber(incident.detect_ms()))},
+                 {FormatSeconds(AnyNumber(incident.first_step_ms()))},
                  {incident.lost_steps() < 0 ? "-" : std::to_string(incident.lost_steps())},
                  {incident.what()}});
     }
@@ -120,14 +120,17 @@ class IncidentsCommand : public Command {
     line("ranks", fmt::format("{}", fmt::join(incident.ranks(), ", ")));
     line("nodes", fmt::format("{}", fmt::join(incident.nodes(), ", ")));
     line("plan", Printable(incident.plan()));
-    const VersionId restored = FromProto(incident.restored());
-    if (restored.incarnation.value != 0) line("restored", ToString(restored));
+    const std::optional<VersionId> restored = AnyVersion(incident.restored());
+    if (restored) line("restored", ToString(*restored));
     if (incident.lost_steps() >= 0) line("steps lost", std::to_string(incident.lost_steps()));
     text += "\n";
-    const std::pair<const char*, int64_t> times[] = {
-        {"detected", incident.detect_ms()},  {"decided", incident.decide_ms()},
-        {"stopped", incident.stop_ms()},     {"placed", view::PlaceMs(incident)},
-        {"restored", incident.restore_ms()}, {"first step", incident.first_step_ms()}};
+    const std::pair<const char*, std::optional<int64_t>> times[] = {
+        {"detected", AnyNumber(incident.detect_ms())},
+        {"decided", AnyNumber(incident.decide_ms())},
+        {"stopped", AnyNumber(incident.stop_ms())},
+        {"placed", view::PlaceMs(incident)},
+        {"restored", AnyNumber(incident.restore_ms())},
+        {"first step", AnyNumber(incident.first_step_ms())}};
     for (const auto& [name, ms] : times) line(name, FormatSeconds(ms));
     for (const std::string& evidence : incident.evidence()) {
       text += "\n";

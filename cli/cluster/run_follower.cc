@@ -88,10 +88,13 @@ void RunFollower::ShowIncidents() {
       PrintMessage(fmt::format("incident {}: {}", incident.id(), Printable(incident.what())));
     }
     if (now == "recovered") {
-      PrintMessage(
-          fmt::format("incident {}: recovered {:.1f} s after the failure, {} steps lost",
-                      incident.id(), static_cast<double>(incident.first_step_ms()) / 1000,
-                      incident.lost_steps() < 0 ? "?" : std::to_string(incident.lost_steps())));
+      const std::optional<int64_t> ms = AnyNumber(incident.first_step_ms());
+      const std::optional<int64_t> lost = AnyNumber(incident.lost_steps());
+      // A run that ends with success recovers without a new version.
+      const std::string after =
+          ms ? fmt::format(" {:.1f} s after the failure", static_cast<double>(*ms) / 1000) : "";
+      PrintMessage(fmt::format("incident {}: recovered{}, {} steps lost", incident.id(), after,
+                               lost ? std::to_string(*lost) : "?"));
     }
   }
   first_poll_ = false;

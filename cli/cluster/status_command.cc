@@ -69,26 +69,26 @@ void WriteNodes(Output& output, const ClusterSnapshot& snapshot) {
 
 /// "3-120 (2s)"
 std::string Committed(const coordinator::Version& version, int64_t wall_nanos, int64_t now) {
-  std::string text = VersionText(FromProto(version));
+  std::string text = VersionText(AnyVersion(version));
   return wall_nanos == 0 ? text : text + " (" + AgeText(wall_nanos, now) + ")";
 }
 
 /// The version that is being copied to the tier; none at tiers without copies.
-VersionId CopyingTo(const coordinator::JobStatus& job, Tier tier) {
-  return tier == Tier::kRemote ? FromProto(job.remote_copying()) : VersionId{};
+std::optional<VersionId> CopyingTo(const coordinator::JobStatus& job, Tier tier) {
+  return tier == Tier::kRemote ? AnyVersion(job.remote_copying()) : std::nullopt;
 }
 
 Cell TierCell(const coordinator::JobStatus& job, Tier tier, int64_t wall_nanos, int64_t now) {
   const std::string text = Committed(coord::CommittedAt(job, tier), wall_nanos, now);
-  const VersionId copying = CopyingTo(job, tier);
-  return {copying == VersionId{} ? text : text + ", copying " + ToString(copying)};
+  const std::optional<VersionId> copying = CopyingTo(job, tier);
+  return {copying ? text + ", copying " + ToString(*copying) : text};
 }
 
 /// Shows the farthest tier that a restart would read, since it determines the restart's duration.
 Cell RestorableCell(const coordinator::JobStatus& job) {
-  VersionId version = FromProto(job.restorable());
-  if (version == VersionId{}) return {"none", Tone::kBad};
-  std::string text = ToString(version);
+  const std::optional<VersionId> version = AnyVersion(job.restorable());
+  if (!version) return {"none", Tone::kBad};
+  std::string text = ToString(*version);
   if (job.restorable_tier() != 0)
     text += " (" + std::string(ToString(static_cast<Tier>(job.restorable_tier()))) + ")";
   return {text, Tone::kGood};
@@ -97,10 +97,10 @@ Cell RestorableCell(const coordinator::JobStatus& job) {
 /// The progress of the next version at tier peer: members that have their parity, of all members.
 Cell ParityCell(const coordinator::JobStatus& job, bool wide) {
   if (job.peer_members() == 0) return {"none", Tone::kFaint};
-  VersionId target = FromProto(job.peer_target());
-  if (target == VersionId{}) return {"-"};
+  const std::optional<VersionId> target = AnyVersion(job.peer_target());
+  if (!target) return {"-"};
   std::string text = fmt::format("{}/{}", job.peer_target_held(), job.peer_members());
-  return {wide ? text + " of " + ToString(target) : text};
+  return {wide ? text + " of " + ToString(*target) : text};
 }
 
 /// The tiers that have a column: a shared one only where a version was or is being copied there, as
@@ -110,8 +110,7 @@ std::vector<Tier> ShownTiers(const coordinator::GetStatusReply& status, bool wid
   for (const TierTraits& traits : kTierTable) {
     const Tier tier = traits.tier;
     const bool used = std::any_of(status.jobs().begin(), status.jobs().end(), [&](const auto& job) {
-      return FromProto(coord::CommittedAt(job, tier)) != VersionId{} ||
-             CopyingTo(job, tier) != VersionId{};
+      return AnyVersion(coord::CommittedAt(job, tier)) || CopyingTo(job, tier);
     });
     if (wide || used || !IsShared(tier)) shown.push_back(tier);
   }

@@ -137,7 +137,7 @@ class TopCommand : public Command {
         if (IsShared(tier.tier)) continue;
         row.push_back({AgeText(seen.committed_wall_nanos[tier.tier], now)});
       }
-      row.push_back({VersionText(FromProto(job.restorable()))});
+      row.push_back({VersionText(AnyVersion(job.restorable()))});
       row.push_back({EttrText(snapshot, job, own, kHourNanos)});
       row.push_back({EttrText(snapshot, job, own, 24 * kHourNanos)});
       row.push_back(survives ? Cell{newest->survives()} : Cell{"nothing", Tone::kWarn});
@@ -156,19 +156,23 @@ class TopCommand : public Command {
     output.Write(fmt::format("\nlast incident {} ({} ago, {}): {}\n", incident.id(),
                              FormatAge(snapshot.now_wall_nanos - incident.wall_nanos()),
                              incident.state(), Printable(incident.what())));
-    const std::pair<const char*, int64_t> phases[] = {
-        {"detect", incident.detect_ms()},   {"decide", incident.decide_ms()},
-        {"stop", incident.stop_ms()},       {"place", view::PlaceMs(incident)},
-        {"restore", incident.restore_ms()}, {"first step", incident.first_step_ms()}};
+    const std::pair<const char*, std::optional<int64_t>> phases[] = {
+        {"detect", AnyNumber(incident.detect_ms())},
+        {"decide", AnyNumber(incident.decide_ms())},
+        {"stop", AnyNumber(incident.stop_ms())},
+        {"place", view::PlaceMs(incident)},
+        {"restore", AnyNumber(incident.restore_ms())},
+        {"first step", AnyNumber(incident.first_step_ms())}};
     int64_t total_ms = 1;
-    for (const auto& [name, ms] : phases) total_ms = std::max(total_ms, ms);
+    for (const auto& [name, ms] : phases) total_ms = std::max(total_ms, ms.value_or(0));
     int64_t before_ms = 0;
     for (const auto& [name, ms] : phases) {
-      const int64_t length_ms = ms < 0 ? 0 : std::max<int64_t>(0, ms - before_ms);
+      const int64_t end_ms = std::max(before_ms, ms.value_or(0));
+      const int64_t length_ms = end_ms - before_ms;
       const auto columns = static_cast<size_t>(length_ms * kBarColumns / total_ms);
-      output.Write(fmt::format("  {:<14}{:>9}  {}\n", name, ms < 0 ? "-" : FormatSeconds(length_ms),
+      output.Write(fmt::format("  {:<14}{:>9}  {}\n", name, ms ? FormatSeconds(length_ms) : "-",
                                std::string(columns, '#')));
-      before_ms = std::max(before_ms, ms);
+      before_ms = end_ms;
     }
   }
 

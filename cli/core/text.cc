@@ -114,8 +114,8 @@ std::string Pad(std::string_view text, size_t width, bool align_right) {
   return align_right ? space + std::string(text) : std::string(text) + space;
 }
 
-std::string FormatSeconds(int64_t ms) {
-  return ms < 0 ? "-" : fmt::format("{:.2f}s", static_cast<double>(ms) / 1000);
+std::string FormatSeconds(std::optional<int64_t> ms) {
+  return ms ? fmt::format("{:.2f}s", static_cast<double>(*ms) / 1000) : "-";
 }
 
 std::string FormatShape(const std::vector<uint64_t>& shape) {

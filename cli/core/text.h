@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,8 +22,8 @@ std::string FitWidth(std::string_view text, size_t width);
 /// Returns `text` padded with spaces to `width` columns, on the right or (align_right) the left.
 std::string Pad(std::string_view text, size_t width, bool align_right);
 
-/// "1.25s"; "-" for a negative number, which means unknown.
-std::string FormatSeconds(int64_t ms);
+/// "1.25s" or "-".
+std::string FormatSeconds(std::optional<int64_t> ms);
 /// "[2048, 1024]", "[]" for a scalar.
 std::string FormatShape(const std::vector<uint64_t>& shape);
 /// "0123456789abcdef"

@@ -6,8 +6,8 @@
 
 namespace holdfast::cli {
 
-std::string VersionText(VersionId version) {
-  return version == VersionId{} ? "-" : ToString(version);
+std::string VersionText(const std::optional<VersionId>& version) {
+  return version ? ToString(*version) : "-";
 }
 
 std::string TiersText(uint32_t mask) {

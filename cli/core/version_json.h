@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "base/ids.h"
@@ -11,7 +12,7 @@
 namespace holdfast::cli {
 
 /// "3-120" or "-".
-std::string VersionText(VersionId version);
+std::string VersionText(const std::optional<VersionId>& version);
 /// "memory,disk" or "-".
 std::string TiersText(uint32_t mask);
 /// The age of `wall_nanos` at `now`, or "-" for 0.

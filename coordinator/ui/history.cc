@@ -9,7 +9,7 @@
 
 namespace holdfast::ui {
 namespace {
-using coord::FromProto;
+using coord::AnyVersion;
 
 constexpr int64_t kHourNanos = 3'600'000'000'000;
 constexpr int64_t kDayNanos = 24 * kHourNanos;
@@ -63,19 +63,19 @@ void History::ObserveJob(const coordinator::JobStatus& status, int64_t now, Job&
     job.incarnation = status.incarnation();
     job.progress.clear();
   }
-  PerTier<VersionId> committed;
-  committed[Tier::kMemory] = FromProto(status.memory_committed());
-  committed[Tier::kPeer] = FromProto(status.peer_committed());
-  committed[Tier::kDisk] = FromProto(status.disk_committed());
-  committed[Tier::kRemote] = FromProto(status.remote_committed());
+  PerTier<std::optional<VersionId>> committed;
+  committed[Tier::kMemory] = AnyVersion(status.memory_committed());
+  committed[Tier::kPeer] = AnyVersion(status.peer_committed());
+  committed[Tier::kDisk] = AnyVersion(status.disk_committed());
+  committed[Tier::kRemote] = AnyVersion(status.remote_committed());
   for (const TierTraits& traits : kTierTable) {
-    const VersionId version = committed[traits.tier];
+    const std::optional<VersionId> version = committed[traits.tier];
     std::deque<Mark>& marks = job.marks[traits.tier];
-    if (version == VersionId{}) continue;
-    if (!marks.empty() && marks.back().version == version) continue;
+    if (!version) continue;
+    if (!marks.empty() && marks.back().version == *version) continue;
     // The time of a first observation is not that of the commit.
     const int64_t when = first ? status.committed_wall_nanos() : now;
-    if (when > 0) Add(marks, {version, when}, kMarksMax);
+    if (when > 0) Add(marks, {*version, when}, kMarksMax);
   }
   const bool moved = job.progress.empty() || job.progress.back().step != status.newest_seen_step();
   if (moved) Add(job.progress, {status.newest_seen_step(), now}, kSamplesMax);

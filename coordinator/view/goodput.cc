@@ -2,16 +2,20 @@
 
 #include <algorithm>
 
+#include "coordinator/api/convert.h"
 #include "coordinator/view/incident_json.h"
 
 namespace holdfast::view {
 namespace {
+using coord::AnyNumber;
+
 constexpr int64_t kMs = 1'000'000;
 
 /// Whether the incident stopped the job's training.
 bool Stopped(const coordinator::Incident& incident) {
-  return incident.stop_ms() >= 0 || incident.restore_ms() >= 0 || incident.first_step_ms() >= 0 ||
-         (incident.state() == "open" && incident.decide_ms() >= 0);
+  return AnyNumber(incident.stop_ms()) || AnyNumber(incident.restore_ms()) ||
+         AnyNumber(incident.first_step_ms()) ||
+         (incident.state() == "open" && AnyNumber(incident.decide_ms()));
 }
 
 /// The time of a job from one instant to the next, each counted once.
@@ -47,32 +51,32 @@ Goodput Measure(const std::vector<coordinator::Incident>& incidents, const Goodp
   for (const auto* failure : failures) {
     const int64_t start_ms = failure->wall_nanos() / kMs;
     time.To(start_ms);
-    const bool over = failure->first_step_ms() >= 0 || failure->state() != "open";
+    const bool over = AnyNumber(failure->first_step_ms()) || failure->state() != "open";
     // A phase that was not recorded has no length; an open one lasts until now.
-    const auto phase = [&](int64_t ms) {
-      if (ms >= 0) return time.To(start_ms + ms);
-      return int64_t{0};
+    const auto phase = [&](std::optional<int64_t> ms) {
+      return ms ? time.To(start_ms + *ms) : int64_t{0};
     };
-    out.infrastructure_recovery_ms += phase(failure->stop_ms());
+    out.infrastructure_recovery_ms += phase(AnyNumber(failure->stop_ms()));
     out.infrastructure_recovery_ms += phase(PlaceMs(*failure));
-    out.checkpoint_restore_ms += phase(failure->restore_ms());
-    out.program_startup_ms += phase(failure->first_step_ms());
+    out.checkpoint_restore_ms += phase(AnyNumber(failure->restore_ms()));
+    out.program_startup_ms += phase(AnyNumber(failure->first_step_ms()));
     if (!over) {
       const int64_t open_ms = time.To(until_ms);
       // An older coordinator does not record when the workers are placed.
       const bool restores =
-          (failure->has_place_ms() ? failure->place_ms() : failure->stop_ms()) >= 0;
-      (failure->restore_ms() >= 0 ? out.program_startup_ms
-       : restores                 ? out.checkpoint_restore_ms
-                                  : out.infrastructure_recovery_ms) += open_ms;
+          AnyNumber(failure->has_place_ms() ? failure->place_ms() : failure->stop_ms()).has_value();
+      (AnyNumber(failure->restore_ms()) ? out.program_startup_ms
+       : restores                       ? out.checkpoint_restore_ms
+                                        : out.infrastructure_recovery_ms) += open_ms;
     }
-    if (start_ms < from_ms || failure->lost_steps() == 0) continue;
-    if (failure->lost_steps() < 0 || !window.step_seconds) {
+    const std::optional<int64_t> lost_steps = AnyNumber(failure->lost_steps());
+    if (start_ms < from_ms || lost_steps == 0) continue;
+    if (!lost_steps || !window.step_seconds) {
       out.wasted_unknown = out.wasted_unknown || over;
       continue;
     }
-    const double lost_ms = static_cast<double>(failure->lost_steps()) * *window.step_seconds * 1000;
-    out.wasted_progress_ms += time.To(start_ms + std::max<int64_t>(0, failure->first_step_ms()) +
+    const double lost_ms = static_cast<double>(*lost_steps) * *window.step_seconds * 1000;
+    out.wasted_progress_ms += time.To(start_ms + AnyNumber(failure->first_step_ms()).value_or(0) +
                                       static_cast<int64_t>(lost_ms));
   }
   out.productive_ms = out.observed_ms - out.infrastructure_recovery_ms - out.checkpoint_restore_ms -

@@ -15,6 +15,7 @@ namespace holdfast::view {
 
 namespace {
 
+using coord::AnyVersion;
 using coord::FromProto;
 using coordinator::JobStatus;
 using coordinator::NodeStatus;
@@ -68,16 +69,17 @@ void ExamineNode(const NodeStatus& node, bool any_alive, int64_t now, std::vecto
 /// Reports committed versions that cannot be restored now.
 void ExamineRestorable(const JobStatus& job, std::vector<Finding>& out) {
   std::string subject = "job " + job.job();
-  VersionId newest = std::max(FromProto(job.memory_committed()), FromProto(job.disk_committed()));
-  if (newest == VersionId{}) return;
+  const std::optional<VersionId> newest =
+      std::max(AnyVersion(job.memory_committed()), AnyVersion(job.disk_committed()));
+  if (!newest) return;
   const std::string& why = job.not_restorable_why();
   if (!IsSet(job.restorable())) {
     out.push_back({"NOT_RESTORABLE", HealthLevel::kError, subject,
                    "no committed version can be restored now" + (why.empty() ? "" : ": " + why)});
-  } else if (FromProto(job.restorable()) < newest) {
+  } else if (FromProto(job.restorable()) < *newest) {
     out.push_back(
         {"RESTORE_BEHIND", HealthLevel::kWarn, subject,
-         fmt::format("{} is committed, but a restart now would restore {}{}", ToString(newest),
+         fmt::format("{} is committed, but a restart now would restore {}{}", ToString(*newest),
                      Name(job.restorable()), why.empty() ? "" : ": " + why)});
   }
 }

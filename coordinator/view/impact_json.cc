@@ -4,14 +4,14 @@
 
 namespace holdfast::view {
 
-using coord::FromProto;
+using coord::AnyVersion;
 
 std::optional<uint64_t> StepsLost(const coordinator::JobImpact& job) {
-  const VersionId newest = FromProto(job.newest());
-  const VersionId fallback = FromProto(job.fallback());
+  const std::optional<VersionId> newest = AnyVersion(job.newest());
+  const std::optional<VersionId> fallback = AnyVersion(job.fallback());
   // A newer incarnation continues from a version of an older one, so steps are comparable.
-  if (fallback.incarnation.value == 0 || newest.step < fallback.step) return std::nullopt;
-  return newest.step.value - fallback.step.value;
+  if (!newest || !fallback || newest->step < fallback->step) return std::nullopt;
+  return newest->step.value - fallback->step.value;
 }
 
 Json ImpactDocument(const coordinator::WhatIfLostReply& reply,
@@ -22,9 +22,9 @@ Json ImpactDocument(const coordinator::WhatIfLostReply& reply,
     all = all && job.keeps();
     const std::optional<uint64_t> steps = StepsLost(job);
     list.push_back({{"job", job.job()},
-                    {"newest", VersionJson(FromProto(job.newest()))},
+                    {"newest", VersionJson(AnyVersion(job.newest()))},
                     {"keeps", job.keeps()},
-                    {"fallback", VersionJson(FromProto(job.fallback()))},
+                    {"fallback", VersionJson(AnyVersion(job.fallback()))},
                     {"lost_steps", steps ? Json(*steps) : Json(nullptr)},
                     {"stops", job.stops()},
                     {"why_not", job.why_not()}});

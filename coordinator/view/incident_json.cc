@@ -8,10 +8,11 @@
 
 namespace holdfast::view {
 
-using coord::FromProto;
+using coord::AnyNumber;
+using coord::AnyVersion;
 
-int64_t PlaceMs(const coordinator::Incident& incident) {
-  return incident.has_place_ms() ? incident.place_ms() : -1;
+std::optional<int64_t> PlaceMs(const coordinator::Incident& incident) {
+  return incident.has_place_ms() ? AnyNumber(incident.place_ms()) : std::nullopt;
 }
 
 Json IncidentJson(const coordinator::Incident& incident) {
@@ -26,14 +27,14 @@ Json IncidentJson(const coordinator::Incident& incident) {
           {"nodes", std::vector<std::string>(incident.nodes().begin(), incident.nodes().end())},
           {"plan", incident.plan()},
           {"state", incident.state()},
-          {"detect_ms", NumberOrNull(incident.detect_ms())},
-          {"decide_ms", NumberOrNull(incident.decide_ms())},
-          {"stop_ms", NumberOrNull(incident.stop_ms())},
+          {"detect_ms", NumberOrNull(AnyNumber(incident.detect_ms()))},
+          {"decide_ms", NumberOrNull(AnyNumber(incident.decide_ms()))},
+          {"stop_ms", NumberOrNull(AnyNumber(incident.stop_ms()))},
           {"place_ms", NumberOrNull(PlaceMs(incident))},
-          {"restore_ms", NumberOrNull(incident.restore_ms())},
-          {"first_step_ms", NumberOrNull(incident.first_step_ms())},
-          {"lost_steps", NumberOrNull(incident.lost_steps())},
-          {"restored", VersionJson(FromProto(incident.restored()))}};
+          {"restore_ms", NumberOrNull(AnyNumber(incident.restore_ms()))},
+          {"first_step_ms", NumberOrNull(AnyNumber(incident.first_step_ms()))},
+          {"lost_steps", NumberOrNull(AnyNumber(incident.lost_steps()))},
+          {"restored", VersionJson(AnyVersion(incident.restored()))}};
 }
 
 Json IncidentsDocument(const coordinator::ListIncidentsReply& reply, int64_t now_wall_nanos) {

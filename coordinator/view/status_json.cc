@@ -9,12 +9,12 @@ namespace holdfast::view {
 
 namespace {
 
-using coord::FromProto;
+using coord::AnyVersion;
 
 Json UnderProtectedJson(const coordinator::JobStatus& job) {
   Json versions = Json::array();
   for (const auto& lacks : job.under_protected()) {
-    versions.push_back({{"version", VersionJson(FromProto(lacks.version()))},
+    versions.push_back({{"version", VersionJson(AnyVersion(lacks.version()))},
                         {"shards", lacks.shards()},
                         {"present", lacks.present()},
                         {"ordered", lacks.ordered()},
@@ -38,21 +38,21 @@ Json JobsJson(const ClusterSnapshot& snapshot) {
                     {"incarnation", job.incarnation()},
                     {"world", job.world()},
                     {"ranks_joined", job.ranks_joined()},
-                    {"memory_committed", VersionJson(FromProto(job.memory_committed()))},
+                    {"memory_committed", VersionJson(AnyVersion(job.memory_committed()))},
                     {"memory_committed_at", TimeJson(seen.committed_wall_nanos[Tier::kMemory])},
-                    {"peer_committed", VersionJson(FromProto(job.peer_committed()))},
+                    {"peer_committed", VersionJson(AnyVersion(job.peer_committed()))},
                     {"peer_committed_at", TimeJson(seen.committed_wall_nanos[Tier::kPeer])},
-                    {"peer_target", VersionJson(FromProto(job.peer_target()))},
+                    {"peer_target", VersionJson(AnyVersion(job.peer_target()))},
                     {"peer_target_held", job.peer_target_held()},
                     {"peer_members", job.peer_members()},
                     {"not_protected_why", job.not_protected_why()},
-                    {"disk_committed", VersionJson(FromProto(job.disk_committed()))},
+                    {"disk_committed", VersionJson(AnyVersion(job.disk_committed()))},
                     {"disk_committed_at", TimeJson(seen.committed_wall_nanos[Tier::kDisk])},
-                    {"remote_committed", VersionJson(FromProto(job.remote_committed()))},
+                    {"remote_committed", VersionJson(AnyVersion(job.remote_committed()))},
                     {"remote_committed_at", TimeJson(seen.committed_wall_nanos[Tier::kRemote])},
-                    {"remote_copying", VersionJson(FromProto(job.remote_copying()))},
+                    {"remote_copying", VersionJson(AnyVersion(job.remote_copying()))},
                     {"committed_at", TimeJson(job.committed_wall_nanos())},
-                    {"restorable", VersionJson(FromProto(job.restorable()))},
+                    {"restorable", VersionJson(AnyVersion(job.restorable()))},
                     {"restorable_tier", TierJson(job.restorable_tier())},
                     {"not_restorable_why", job.not_restorable_why()},
                     {"under_protected", UnderProtectedJson(job)},

@@ -124,9 +124,10 @@ Result<DrillObjective> ParseDrillObjective(const std::string& text) {
 }
 
 void Judge(const DrillObjective& objective, DrillReport* report) {
-  const auto time = [report](const char* name, int64_t ms, const std::optional<int64_t>& limit) {
+  const auto time = [report](const char* name, std::optional<int64_t> ms,
+                             std::optional<int64_t> limit) {
     if (!limit) return;
-    if (ms < 0) {
+    if (!ms) {
       report->missed.push_back(
           fmt::format("{}: did not happen, at most {} allowed", name, FormatSeconds(*limit)));
     } else if (ms > *limit) {
@@ -136,14 +137,14 @@ void Judge(const DrillObjective& objective, DrillReport* report) {
   };
   time("detect", report->detect_ms, objective.detect_ms);
   time("recover", report->recover_ms, objective.recover_ms);
-  if (report->recover_ms < 0 && !objective.recover_ms) {
+  if (!report->recover_ms && !objective.recover_ms) {
     report->missed.emplace_back("recover: the job did not recover");
   }
-  if (objective.lost_steps && report->lost_steps > *objective.lost_steps) {
-    report->missed.push_back(fmt::format("lost-steps: {} instead of at most {}", report->lost_steps,
-                                         *objective.lost_steps));
-  } else if (objective.lost_steps && report->lost_steps < 0) {
+  if (objective.lost_steps && !report->lost_steps) {
     report->missed.emplace_back("lost-steps: unknown");
+  } else if (objective.lost_steps && *report->lost_steps > *objective.lost_steps) {
+    report->missed.push_back(fmt::format("lost-steps: {} instead of at most {}",
+                                         *report->lost_steps, *objective.lost_steps));
   }
   if (report->bytes == BytesVerdict::kDiffer) {
     report->missed.emplace_back("bytes: the restored version differs from the saved one");

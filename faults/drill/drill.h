@@ -64,7 +64,7 @@ Result<DrillObjective> ParseDrillObjective(const std::string& text);
 
 enum class BytesVerdict { kUnknown, kEqual, kDiffer };
 
-/// The result of a drill. Times are milliseconds since the injection; -1: did not happen, or
+/// The result of a drill. Times are milliseconds since the injection; absent: did not happen, or
 /// unknown.
 struct DrillReport {
   DrillKind kind = DrillKind::kKillRank;
@@ -72,17 +72,17 @@ struct DrillReport {
   uint64_t seed = 0;
   std::string what;
   int64_t wall_nanos = 0;  // of the injection
-  int64_t detect_ms = -1;
-  int64_t decide_ms = -1;
-  int64_t stop_ms = -1;
-  int64_t restore_ms = -1;
-  int64_t recover_ms = -1;  // a new version was committed
-  int64_t lost_steps = -1;
-  uint64_t incident = 0;  // number of the incident; 0: none was opened
+  std::optional<int64_t> detect_ms;
+  std::optional<int64_t> decide_ms;
+  std::optional<int64_t> stop_ms;
+  std::optional<int64_t> restore_ms;
+  std::optional<int64_t> recover_ms;  // a new version was committed
+  std::optional<int64_t> lost_steps;
+  std::optional<uint64_t> incident;  // number of the first incident that was opened
   std::string incident_kind;
   std::vector<uint32_t> blamed_ranks;
   std::vector<std::string> blamed_nodes;
-  VersionId restored;  // 0-0: no restore was needed
+  std::optional<VersionId> restored;  // absent: no restore was needed
   BytesVerdict bytes = BytesVerdict::kUnknown;
   std::vector<VersionId> survived;  // kLoseStore: the versions that were adopted
   std::vector<std::string> notes;

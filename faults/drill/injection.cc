@@ -111,8 +111,9 @@ InjectRequest Injection::RequestOf(const DrillPlan& plan, const Machine& machine
   request.set_kind(TraitsOf(part).name);
   request.set_job(plan.job);
   request.set_rank(plan.rank.value_or(0));
-  request.set_incarnation(plan.version.incarnation.value);
-  request.set_step(plan.version.step.value);
+  const VersionId version = plan.version.value_or(VersionId{});
+  request.set_incarnation(version.incarnation.value);
+  request.set_step(version.step.value);
   request.set_seed(plan.seed);
   request.set_start_in_ms(StartInMs(plan.kind));
   request.set_duration_ms(plan.duration_ms);

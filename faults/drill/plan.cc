@@ -145,13 +145,12 @@ Status DrillPlanner::CheckSurvival(DrillKind kind, bool force, DrillPlan* plan) 
     if (kind == DrillKind::kPowerLoss) enough = power_cut;
     if (kind == DrillKind::kLoseStore) enough = on_disk;
     if (kind == DrillKind::kCorruptShard) enough = node && on_disk;
-    if (kind == DrillKind::kCorruptShard && on_disk && plan->version == VersionId{} &&
-        (enough || force)) {
+    if (kind == DrillKind::kCorruptShard && on_disk && !plan->version && (enough || force)) {
       plan->version = FromProto(info.version());
     }
     survives = survives || enough;
   }
-  if (kind == DrillKind::kCorruptShard && force && plan->version == VersionId{}) {
+  if (kind == DrillKind::kCorruptShard && force && !plan->version) {
     return NotFoundError(fmt::format("job '{}' has no version on disk to corrupt", job_));
   }
   if (survives || force) return Status::Ok();
@@ -199,12 +198,13 @@ Status DrillPlanner::ChooseLinks(DrillPlan* plan) {
 }
 
 Status DrillPlanner::ChooseVersion(DrillPlan* plan) {
-  plan->version = VersionId{};
+  plan->version.reset();
   HOLDFAST_RETURN_IF_ERROR(CheckSurvival(plan->kind, plan->force, plan));
   if (plan->kind == DrillKind::kCorruptShard) {
     // The node with the rank's replica may differ from the node of the rank.
     HOLDFAST_ASSIGN_OR_RETURN(
-        auto sources, client_.PlanRestore(job_, plan->version, static_cast<uint32_t>(Tier::kDisk)));
+        auto sources,
+        client_.PlanRestore(job_, *plan->version, static_cast<uint32_t>(Tier::kDisk)));
     plan->nodes = {sources.sources(static_cast<int>(*plan->rank)).node()};
   }
   return Status::Ok();

@@ -19,9 +19,9 @@ struct DrillPlan {
   std::string cluster;
   std::string job;
   std::optional<uint32_t> rank;
-  std::vector<std::string> nodes;  // whose injectors inject the fault
-  bool coordinator = false;        // the coordinator is a target, too
-  VersionId version;               // kCorruptShard
+  std::vector<std::string> nodes;    // whose injectors inject the fault
+  bool coordinator = false;          // the coordinator is a target, too
+  std::optional<VersionId> version;  // kCorruptShard
   int64_t duration_ms = 0;
   std::vector<std::string> others;  // kPartition, kSlowLink: addresses of the other nodes
   std::string peer;                 // not empty: only the link to this node

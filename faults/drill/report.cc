@@ -26,7 +26,9 @@ const char* NameOf(BytesVerdict bytes) {
   return bytes == BytesVerdict::kEqual ? "equal" : bytes == BytesVerdict::kDiffer ? "DIFFER" : "-";
 }
 
-Json OrNull(int64_t value) { return value < 0 ? Json(nullptr) : Json(value); }
+std::string NumberText(std::optional<int64_t> number) {
+  return number ? std::to_string(*number) : "-";
+}
 
 std::string Escaped(const std::string& text) {
   std::string out;
@@ -53,19 +55,22 @@ std::string Escaped(const std::string& text) {
 
 /// Returns the events of a recovery with their times, in the usual order.
 std::vector<std::pair<const char*, int64_t>> MomentsOf(const DrillReport& report) {
-  return {{"injected", 0},
-          {"detected", report.detect_ms},
-          {"decided", report.decide_ms},
-          {"stopped", report.stop_ms},
-          {"restored", report.restore_ms},
-          {"first step", report.recover_ms}};
+  std::vector<std::pair<const char*, int64_t>> moments = {{"injected", 0}};
+  const auto add = [&moments](const char* name, std::optional<int64_t> ms) {
+    if (ms) moments.emplace_back(name, *ms);
+  };
+  add("detected", report.detect_ms);
+  add("decided", report.decide_ms);
+  add("stopped", report.stop_ms);
+  add("restored", report.restore_ms);
+  add("first step", report.recover_ms);
+  return moments;
 }
 
 /// Draws a timeline with a mark for each event. Labels alternate above and below the line, so that
 /// labels of close events do not overlap.
 std::string Timeline(const DrillReport& report) {
   auto moments = MomentsOf(report);
-  std::erase_if(moments, [](const auto& moment) { return moment.second < 0; });
   std::stable_sort(moments.begin(), moments.end(),
                    [](const auto& a, const auto& b) { return a.second < b.second; });
   const int64_t last = std::max<int64_t>(moments.back().second, 1);
@@ -77,9 +82,9 @@ std::string Timeline(const DrillReport& report) {
       "<svg viewBox=\"0 0 {0} 130\" width=\"{0}\" height=\"130\" role=\"img\" "
       "aria-label=\"timeline\"><line x1=\"{1}\" y1=\"65\" x2=\"{2}\" y2=\"65\" class=\"axis\"/>",
       kPicWidth, kPicLeft, x(last));
-  if (report.detect_ms >= 0) {
+  if (report.detect_ms) {
     svg += fmt::format("<line x1=\"{}\" y1=\"65\" x2=\"{}\" y2=\"65\" class=\"unseen\"/>", x(0),
-                       x(report.detect_ms));
+                       x(*report.detect_ms));
   }
   const int heights[] = {50, 88, 30, 108, 12, 126};
   std::string texts;  // drawn last, on top of the lines
@@ -135,9 +140,9 @@ Table DrillTable(const std::vector<DrillReport>& reports) {
          {report.target},
          {FormatSeconds(report.detect_ms)},
          {FormatSeconds(report.recover_ms)},
-         {report.lost_steps < 0 ? "-" : std::to_string(report.lost_steps)},
+         {NumberText(report.lost_steps)},
          {NameOf(report.bytes), report.bytes == BytesVerdict::kDiffer ? Tone::kBad : Tone::kPlain},
-         {report.incident == 0 ? "-" : std::to_string(report.incident)},
+         {report.incident ? std::to_string(*report.incident) : "-"},
          {passed ? "passed" : "MISSED", passed ? Tone::kGood : Tone::kBad}});
   }
   return table;
@@ -148,8 +153,8 @@ std::string DrillNotes(const std::vector<DrillReport>& reports) {
   for (size_t i = 0; i < reports.size(); ++i) {
     const DrillReport& report = reports[i];
     text += fmt::format("{}. {}\n", i + 1, Printable(report.what));
-    if (report.incident != 0) {
-      text += fmt::format("   incident {}: {}; blamed: rank {}; node {}\n", report.incident,
+    if (report.incident) {
+      text += fmt::format("   incident {}: {}; blamed: rank {}; node {}\n", *report.incident,
                           Printable(report.incident_kind), fmt::join(report.blamed_ranks, ", "),
                           Printable(Join(report.blamed_nodes, ", ")));
     }
@@ -169,14 +174,14 @@ Json DrillJson(const DrillReport& report) {
           {"seed", report.seed},
           {"time", TimeJson(report.wall_nanos)},
           {"what", report.what},
-          {"detect_ms", OrNull(report.detect_ms)},
-          {"decide_ms", OrNull(report.decide_ms)},
-          {"stop_ms", OrNull(report.stop_ms)},
-          {"restore_ms", OrNull(report.restore_ms)},
-          {"recover_ms", OrNull(report.recover_ms)},
-          {"lost_steps", OrNull(report.lost_steps)},
-          {"incident", report.incident == 0 ? Json(nullptr) : Json(report.incident)},
-          {"incident_kind", report.incident == 0 ? Json(nullptr) : Json(report.incident_kind)},
+          {"detect_ms", NumberOrNull(report.detect_ms)},
+          {"decide_ms", NumberOrNull(report.decide_ms)},
+          {"stop_ms", NumberOrNull(report.stop_ms)},
+          {"restore_ms", NumberOrNull(report.restore_ms)},
+          {"recover_ms", NumberOrNull(report.recover_ms)},
+          {"lost_steps", NumberOrNull(report.lost_steps)},
+          {"incident", report.incident ? Json(*report.incident) : Json(nullptr)},
+          {"incident_kind", report.incident ? Json(report.incident_kind) : Json(nullptr)},
           {"blamed_ranks", report.blamed_ranks},
           {"blamed_nodes", report.blamed_nodes},
           {"restored", VersionJson(report.restored)},
@@ -206,8 +211,7 @@ std::string DrillPage(const std::string& job, const DrillObjective& objective,
         "<tr><td>{}</td><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td "
         "class=\"n\">{}</td><td>{}</td><td class=\"{}\">{}</td></tr>\n",
         TraitsOf(report.kind).name, Escaped(report.target), FormatSeconds(report.detect_ms),
-        FormatSeconds(report.recover_ms),
-        report.lost_steps < 0 ? "-" : std::to_string(report.lost_steps), NameOf(report.bytes),
+        FormatSeconds(report.recover_ms), NumberText(report.lost_steps), NameOf(report.bytes),
         report.missed.empty() ? "good" : "bad", report.missed.empty() ? "passed" : "missed");
   }
   html += "</table>\n";

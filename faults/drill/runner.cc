@@ -21,6 +21,8 @@ using cli::Interrupt;
 using cli::Printable;
 using cli::ShardCheck;
 using cli::Verdict;
+using coord::AnyNumber;
+using coord::AnyVersion;
 using coord::FromProto;
 namespace {
 constexpr int64_t kPollMs = 20;
@@ -90,7 +92,7 @@ auto DrillRunner::OnSomeVersion(DrillPlan* plan, Try attempt) -> decltype(attemp
     auto result = attempt();
     const bool removed = !Succeeded(result) && CodeOf(result) == ErrorCode::kNotFound;
     if (plan->kind != DrillKind::kCorruptShard || !removed || tries == kVersionTries) return result;
-    static_cast<void>(planner_.ChooseVersion(plan).ok());
+    if (!planner_.ChooseVersion(plan).ok()) return result;
   }
 }
 
@@ -126,7 +128,7 @@ int64_t DrillRunner::SinceInjection() const {
       .count();
 }
 
-Result<DrillRunner::Digests> DrillRunner::DigestsOf(VersionId version) {
+Result<DrillRunner::Digests> DrillRunner::DigestsOf(std::optional<VersionId> version) {
   HOLDFAST_ASSIGN_OR_RETURN(auto plan, client_.PlanRestore(job_, version, 0));
   Digests digests;
   for (const auto& source : plan.sources()) digests[source.rank()] = source.digest();
@@ -135,7 +137,7 @@ Result<DrillRunner::Digests> DrillRunner::DigestsOf(VersionId version) {
 }
 
 /// Records the digests of a version that may be restored later.
-void DrillRunner::RecordDigests(VersionId version) {
+void DrillRunner::RecordDigests(std::optional<VersionId> version) {
   static_cast<void>(DigestsOf(version).has_value());
 }
 
@@ -147,11 +149,11 @@ Status DrillRunner::Begin() {
   }
   HOLDFAST_ASSIGN_OR_RETURN(auto status, client_.GetStatus(job_));
   const coordinator::JobStatus& job = status.jobs(0);
-  before_.committed = FromProto(job.memory_committed());
-  before_.disk = FromProto(job.disk_committed());
+  before_.committed = AnyVersion(job.memory_committed());
+  before_.disk = AnyVersion(job.disk_committed());
   before_.newest_step = job.newest_seen_step();
   before_.incarnation = job.incarnation();
-  RecordDigests({});
+  RecordDigests(std::nullopt);
   drill_ = fmt::format("drill-{}", RandomHex(6));
   return Status::Ok();
 }
@@ -161,8 +163,8 @@ Status DrillRunner::Begin() {
 void DrillRunner::KeepOneVersion() {
   for (int tries = 0; tries < kVersionTries; ++tries) {
     // Retention may remove a version before the pin takes effect. A newer one is tried then.
-    if (client_.Pin(job_, before_.disk, true).ok()) {
-      pinned_.insert(before_.disk);
+    if (before_.disk && client_.Pin(job_, *before_.disk, true).ok()) {
+      pinned_.insert(*before_.disk);
       if (DigestsOf(before_.disk)) {
         before_.kept = before_.disk;
         return;
@@ -170,7 +172,7 @@ void DrillRunner::KeepOneVersion() {
     }
     const auto status = client_.GetStatus(job_);
     if (!status || !Pause(kComparablePollMs).ok()) return;
-    before_.disk = FromProto(status->jobs(0).disk_committed());
+    before_.disk = AnyVersion(status->jobs(0).disk_committed());
   }
 }
 
@@ -196,12 +198,12 @@ void DrillRunner::ApplyIncidents(const DrillPlan& plan, const Snapshot& snapshot
     // On a busy machine, ranks that are not the target are slow now and then, too.
     if (noted && !NamesSlowTarget(plan, incident)) continue;
     const int64_t ahead = (incident.wall_nanos() - injected_wall_) / 1'000'000;
-    const auto take = [&](int64_t ms, int64_t* into, bool first) {
-      if (ms < 0 || (first && *into >= 0)) return;
-      *into = std::max<int64_t>(ahead + ms, 0);
+    const auto take = [&](int64_t number, std::optional<int64_t>* into, bool first) {
+      const std::optional<int64_t> ms = AnyNumber(number);
+      if (ms && !(first && *into)) *into = std::max<int64_t>(ahead + *ms, 0);
     };
     take(incident.detect_ms(), &report->detect_ms, true);
-    if (report->incident == 0) {
+    if (!report->incident) {
       report->incident = incident.id();
       report->incident_kind = incident.kind();
       report->blamed_ranks.assign(incident.ranks().begin(), incident.ranks().end());
@@ -212,15 +214,15 @@ void DrillRunner::ApplyIncidents(const DrillPlan& plan, const Snapshot& snapshot
     take(incident.stop_ms(), &report->stop_ms, false);
     take(incident.restore_ms(), &report->restore_ms, false);
     take(incident.first_step_ms(), &report->recover_ms, false);
-    report->lost_steps = std::max(report->lost_steps, incident.lost_steps());
-    const VersionId restored = FromProto(incident.restored());
-    if (restored.incarnation.value == 0) continue;
+    report->lost_steps = std::max(report->lost_steps, AnyNumber(incident.lost_steps()));
+    const std::optional<VersionId> restored = AnyVersion(incident.restored());
+    if (!restored) continue;
     report->restored = restored;
     const auto lost =
-        static_cast<int64_t>(before_.newest_step) - static_cast<int64_t>(restored.step.value);
-    report->lost_steps = std::max({report->lost_steps, lost, int64_t{0}});
-    if (pinned_.count(restored) == 0 && client_.Pin(job_, restored, true).ok()) {
-      pinned_.insert(restored);
+        static_cast<int64_t>(before_.newest_step) - static_cast<int64_t>(restored->step.value);
+    report->lost_steps = std::max({report->lost_steps.value_or(0), lost, int64_t{0}});
+    if (pinned_.count(*restored) == 0 && client_.Pin(job_, *restored, true).ok()) {
+      pinned_.insert(*restored);
     }
   }
 }
@@ -253,7 +255,7 @@ bool DrillRunner::FaultShows(const DrillPlan& plan, const Snapshot& snapshot) co
 
 bool DrillRunner::Apply(const DrillPlan& plan, const Snapshot& snapshot, DrillReport* report) {
   const bool shows = FaultShows(plan, snapshot);
-  if (shows && report->detect_ms < 0) report->detect_ms = SinceInjection();
+  if (shows && !report->detect_ms) report->detect_ms = SinceInjection();
   if (!snapshot.reached || snapshot.job() == nullptr) return false;
   const coordinator::JobStatus& job = *snapshot.job();
   ApplyIncidents(plan, snapshot, report);
@@ -268,28 +270,28 @@ bool DrillRunner::Apply(const DrillPlan& plan, const Snapshot& snapshot, DrillRe
   const bool over = SinceInjection() >= plan.duration_ms || restarts;
   // After an unnoticed fault, a version that is newer than the fault shows that training recovered.
   const bool before = !over || restarts;
-  if (before && !restarted && !open && report->detect_ms < 0) {
+  if (before && !restarted && !open && !report->detect_ms) {
     before_.newest_step = std::max(before_.newest_step, job.newest_seen_step());
     if (TraitsOf(plan.kind).restarts) {
-      RecordDigests(FromProto(job.memory_committed()));
-      RecordDigests(FromProto(job.disk_committed()));
+      RecordDigests(AnyVersion(job.memory_committed()));
+      RecordDigests(AnyVersion(job.disk_committed()));
     }
   }
-  if (restarts || restarted) return restarted && !open && report->recover_ms >= 0;
-  const bool unseen = report->detect_ms < 0 && SinceInjection() < plan.duration_ms + kNotDetectedMs;
+  if (restarts || restarted) return restarted && !open && report->recover_ms;
+  const bool unseen = !report->detect_ms && SinceInjection() < plan.duration_ms + kNotDetectedMs;
   if (shows || !over || unseen) return false;
   // Training did not stop: it has recovered when versions are committed again.
-  const VersionId committed = FromProto(job.memory_committed());
+  const std::optional<VersionId> committed = AnyVersion(job.memory_committed());
   for (const std::string& name : plan.nodes) {
     const auto* node = Find(snapshot.status, name);
     if (node == nullptr || !node->alive()) return false;
   }
-  if (before_.committed == VersionId{} || !(committed > before_.committed)) return false;
-  if (report->recover_ms < 0 && before_.newest_step < committed.step.value) {
+  if (!before_.committed || !(committed > before_.committed)) return false;
+  if (!report->recover_ms && before_.newest_step < committed->step.value) {
     report->recover_ms = SinceInjection();
     report->lost_steps = 0;
   }
-  return report->recover_ms >= 0;
+  return report->recover_ms.has_value();
 }
 
 void DrillRunner::Follow(const DrillPlan& plan, int64_t give_up_ms, DrillReport* report) {
@@ -305,17 +307,17 @@ void DrillRunner::Follow(const DrillPlan& plan, int64_t give_up_ms, DrillReport*
 /// restore, would detect the corruption.
 void DrillRunner::FollowCorruption(const DrillPlan& plan, int64_t give_up_ms, DrillReport* report) {
   report->notes.emplace_back("detection: by a verify that the drill requested at once");
-  const ShardKey key{job_, plan.version, Rank{*plan.rank}};
+  const ShardKey key{job_, *plan.version, Rank{*plan.rank}};
   const auto agent_at = plan.agents.find(plan.nodes[0]);
   if (agent_at == plan.agents.end()) return;
   auto agent = AgentClient::Open(plan.nodes[0], agent_at->second, context_.options, context_.clock);
   if (!agent) return;
   while (SinceInjection() < give_up_ms && Pause(kPollMs).ok()) {
     const Status status = agent->VerifyShard(key, Tier::kDisk, true, 0);
-    if (status.code() == ErrorCode::kDataLoss && report->detect_ms < 0) {
+    if (status.code() == ErrorCode::kDataLoss && !report->detect_ms) {
       report->detect_ms = SinceInjection();
     }
-    if (!status.ok() || report->detect_ms < 0) continue;
+    if (!status.ok() || !report->detect_ms) continue;
     report->recover_ms = SinceInjection();
     report->lost_steps = 0;
     return;
@@ -325,7 +327,7 @@ void DrillRunner::FollowCorruption(const DrillPlan& plan, int64_t give_up_ms, Dr
 /// Compares the digests of `version` with those recorded before, and each byte with its checksums.
 void DrillRunner::CompareBytes(VersionId version, DrillReport* report) {
   const auto before = before_.digests.find(version);
-  if (version == VersionId{} || before == before_.digests.end()) {
+  if (before == before_.digests.end()) {
     report->notes.emplace_back(
         "bytes: the digests of the restored version were not recorded before the fault");
     return;
@@ -377,8 +379,8 @@ Result<DrillReport> DrillRunner::Run(DrillPlan plan, int64_t give_up_ms) {
     });
     if (plan.kind == DrillKind::kCorruptShard) {
       HOLDFAST_RETURN_IF_ERROR(
-          OnSomeVersion(&plan, [&] { return client_.Pin(job_, plan.version, true); }));
-      pinned_.insert(plan.version);
+          OnSomeVersion(&plan, [&] { return client_.Pin(job_, *plan.version, true); }));
+      pinned_.insert(*plan.version);
       RecordDigests(plan.version);
     }
     if (TraitsOf(plan.kind).restarts) KeepOneVersion();
@@ -401,17 +403,18 @@ Result<DrillReport> DrillRunner::Run(DrillPlan plan, int64_t give_up_ms) {
     } else {
       Follow(plan, give_up_ms, &report);
     }
-    VersionId compared = plan.version == VersionId{} ? report.restored : plan.version;
-    if (report.bytes != BytesVerdict::kUnknown) compared = VersionId{};  // compared already
+    std::optional<VersionId> compared = plan.version ? plan.version : report.restored;
+    if (report.bytes != BytesVerdict::kUnknown) compared.reset();  // compared already
     // Compares the pinned version when the restored one was committed too late to be recorded, or
     // has been removed.
-    const bool comparable = before_.digests.count(compared) != 0 && DigestsOf(compared).has_value();
-    if (compared != VersionId{} && !comparable && before_.kept != VersionId{}) {
+    const bool comparable =
+        compared && before_.digests.count(*compared) != 0 && DigestsOf(compared).has_value();
+    if (compared && !comparable && before_.kept) {
       report.notes.push_back(fmt::format("bytes: {} cannot be compared, so {} was compared",
-                                         ToString(compared), ToString(before_.kept)));
+                                         ToString(*compared), ToString(*before_.kept)));
       compared = before_.kept;
     }
-    if (report.recover_ms >= 0 && compared != VersionId{}) CompareBytes(compared, &report);
+    if (report.recover_ms && compared) CompareBytes(*compared, &report);
   }
   if (DeferInterrupt::seen() || Interrupt::requested()) return Fail(CancelledError("interrupted"));
   return report;

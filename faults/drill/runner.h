@@ -53,9 +53,9 @@ class DrillRunner {
   };
   struct Baseline {
     uint64_t incident = 0;  // newest
-    VersionId committed;
-    VersionId disk;
-    VersionId kept;  // pinned, with its digests known
+    std::optional<VersionId> committed;
+    std::optional<VersionId> disk;
+    std::optional<VersionId> kept;  // pinned, with its digests known
     uint64_t newest_step = 0;
     uint64_t incarnation = 0;
     std::map<VersionId, Digests> digests;  // of the versions that may be restored
@@ -68,8 +68,9 @@ class DrillRunner {
   void KeepOneVersion();
   Status End(const DrillPlan& plan, int64_t timeout_ms);
   Snapshot TakeSnapshot();
-  void RecordDigests(VersionId version);
-  Result<Digests> DigestsOf(VersionId version);
+  /// Absent: the newest version that can be restored.
+  void RecordDigests(std::optional<VersionId> version);
+  Result<Digests> DigestsOf(std::optional<VersionId> version);
 
   void Follow(const DrillPlan& plan, int64_t give_up_ms, DrillReport* report);
   /// Returns true when the drill is over.

@@ -24,6 +24,7 @@ using cli::Interrupt;
 using cli::Printable;
 using cli::ShardCheck;
 using cli::Verdict;
+using coord::AnyVersion;
 using coord::FromProto;
 namespace {
 constexpr std::chrono::milliseconds kPoll(50);
@@ -137,7 +138,7 @@ bool StoreRebuild::AwaitNodes(const DrillPlan& plan) {
       static_cast<void>(RecordVersions().ok());  // fails when the fault begins
       continue;
     }
-    if (report_->detect_ms < 0) report_->detect_ms = std::max<int64_t>(since_(), 0);
+    if (!report_->detect_ms) report_->detect_ms = std::max<int64_t>(since_(), 0);
     if (!status) continue;
     std::set<std::string> alive;
     for (const auto& node : status->nodes()) {
@@ -226,11 +227,10 @@ Status StoreRebuild::StartRun() {
     if (!status.ok()) continue;
     const auto seen = client_.GetStatus(job_);
     if (!seen) return seen.error();
-    const VersionId restorable = FromProto(seen->jobs(0).restorable());
-    report_->restored = restorable;
-    const auto lost =
-        static_cast<int64_t>(newest_step_) - static_cast<int64_t>(restorable.step.value);
-    report_->lost_steps = std::max<int64_t>(lost, 0);
+    report_->restored = AnyVersion(seen->jobs(0).restorable());
+    const uint64_t from = report_->restored ? report_->restored->step.value : 0;
+    report_->lost_steps =
+        std::max<int64_t>(static_cast<int64_t>(newest_step_) - static_cast<int64_t>(from), 0);
     return Status::Ok();
   } while (Wait() && InTime());
   return status;
@@ -242,8 +242,8 @@ void StoreRebuild::AwaitCommit() {
     if (!status) continue;
     const auto runs = client_.GetRuns(job_);
     if (!runs || runs->runs_size() != 1 || runs->runs(0).incarnation() == 0) continue;
-    const VersionId committed = FromProto(status->jobs(0).memory_committed());
-    if (committed.incarnation.value < runs->runs(0).incarnation()) continue;
+    const std::optional<VersionId> committed = AnyVersion(status->jobs(0).memory_committed());
+    if (!committed || committed->incarnation.value < runs->runs(0).incarnation()) continue;
     report_->recover_ms = since_();
     return;
   }

@@ -78,8 +78,8 @@ ObservedRun Hour() {
   return run;
 }
 
-ObservedFailure At(int64_t second, int64_t recovered_ms, int64_t lost_steps = 0,
-                   bool node = false) {
+ObservedFailure At(int64_t second, std::optional<int64_t> recovered_ms,
+                   std::optional<int64_t> lost_steps = 0, bool node = false) {
   return {kStart + second * kSecond, recovered_ms, lost_steps, node};
 }
 
@@ -97,8 +97,8 @@ TEST(Advise, UnproductiveTimeIsCounted) {
       {"with steps lost", {At(600, 36'000, 18)}, 36, 36, false},
       {"two of the same time count once", {At(600, 60'000), At(630, 60'000)}, 90, 0, false},
       {"one within another", {At(600, 60'000), At(610, 10'000)}, 60, 0, false},
-      {"still open", {At(3500, -1)}, 100, 0, false},
-      {"what is lost is not known", {At(600, 36'000, -1)}, 36, 0, true},
+      {"still open", {At(3500, std::nullopt)}, 100, 0, false},
+      {"what is lost is not known", {At(600, 36'000, std::nullopt)}, 36, 0, true},
   };
   for (const Case& with : cases) {
     ObservedRun run = Hour();
