@@ -14,6 +14,7 @@
 #include "base/random.h"
 #include "cli/cluster/coordinator_client.h"
 #include "cli/core/command.h"
+#include "cli/core/text.h"
 #include "faults/drill/report.h"
 #include "faults/drill/runner.h"
 #include "testing/cluster/cluster.h"
@@ -230,9 +231,10 @@ Status Demo::RunDrill(Cluster& cluster, const Failure& failure) {
   Print(fmt::format("step {}. DRILL {}: {}", NewestStep(cluster), name, failure.what));
   auto report = InjectAndMeasure(cluster, failure);
   if (!report) return report.error().WithContext("drill " + name);
-  if (report->incident != 0) {
-    Print(fmt::format("  incident: {}, detected after {} ms, first new step after {} ms",
-                      report->incident_kind, report->detect_ms, report->recover_ms));
+  if (report->incident) {
+    Print(fmt::format("  incident: {}, detected after {}, first new step after {}",
+                      report->incident_kind, cli::FormatSeconds(report->detect_ms),
+                      cli::FormatSeconds(report->recover_ms)));
   }
   const bool passed = report->missed.empty();
   const std::string missed = passed ? "" : report->missed[0];
@@ -269,7 +271,7 @@ Status Demo::RunJob(Cluster& cluster, bool has_small_disk) {
   const std::string final = local::ReadAll(cluster.root() + "/final");
   results_.bit_identical = !final.empty() && final == expected_;
   for (const DrillReport& report : results_.drills) {
-    results_.restarts += report.restored == VersionId{} ? 0 : 1;
+    results_.restarts += report.restored ? 1 : 0;
   }
   return Status::Ok();
 }
