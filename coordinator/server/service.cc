@@ -118,8 +118,8 @@ grpc::ServerUnaryReactor* CoordinatorService::DecideRestore(grpc::CallbackServer
   if (!own.ok()) return ReplyOutcome(context, reply, own);
   const RequestId id = event->request = applier_.NextId();
   auto end = std::make_shared<EndOfCall>();
-  auto call =
-      std::make_unique<WaitingCall>(end, [this, id] { applier_.Submit(RestoreAbandoned{id}); });
+  const RestoreAbandoned abandoned{id, event->job, event->rank};
+  auto call = std::make_unique<WaitingCall>(end, [this, abandoned] { applier_.Submit(abandoned); });
   WaitingCall* raw = call.release();  // deletes itself in OnDone
   applier_.Submit(*std::move(event), id, [end, raw, reply](const Reply* answer) {
     if (!end->Claim()) return;
