@@ -113,11 +113,11 @@ struct VersionState {
   uint32_t held_any = 0;          // ranks with a replica at any tier
   PerTier<uint32_t> parity_held;  // members with their parity there
   /// By node, the shards that it has replicas of: a node that is lost or attaches may be one of
-  /// thousands, whose replicas are found without a look at every rank.
+  /// thousands, whose replicas are found without reading every rank.
   std::unordered_map<NodeIndex, std::vector<Rank>> by_node;
   /// The last result of IsFullyAvailable(). Every change of a replica or a tier resets it.
   mutable std::optional<bool> fully_available;
-  /// The rank that was found unavailable last. It is looked at first.
+  /// The rank that was found unavailable last. It is checked first.
   mutable uint32_t unavailable = 0;
   /// The last result of ReshardTier(). Every change of a replica resets it.
   mutable std::optional<Tier> reshard_tier;
@@ -317,7 +317,7 @@ struct Job {
   std::map<VersionId, VersionState> versions;
   std::set<NodeIndex> nodes_now;
   std::set<NodeIndex> nodes_before;
-  /// The node that BarrierOpen() waited for last. It is looked at first.
+  /// The node that BarrierOpen() waited for last. It is checked first.
   mutable NodeIndex barrier_closed_by = kNoNode;
   std::set<NodeIndex> subscribers;    // nodes that receive the job state
   std::vector<NodeIndex> rank_nodes;  // by rank of the current incarnation
