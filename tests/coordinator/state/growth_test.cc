@@ -21,7 +21,7 @@ class Growth : public ::testing::TestWithParam<bool> {
  protected:
   static constexpr uint32_t kTimes = 4;  // the larger job has this many times the nodes
   static constexpr uint32_t kNodes = 64;
-  // Sorted tables take a little longer when they are larger, and a job has some work of its own.
+  // A lookup in a larger sorted table takes more steps.
   static constexpr double kAllowed = 1.5 * kTimes;
 
   /// Makes the same events for both jobs, and checks that the work grows with their number.
