@@ -103,7 +103,7 @@ std::vector<ProgramCell> Cells(const ProgramMatrixOptions& options) {
         const bool healthy = fault.kind == FaultKind::kNone;
         const bool requested = Contains(options.faults, fault.name) ||
                                (all_faults && (!healthy || options.faults.empty()));
-        if (!requested || !Fits(fault.kind, family)) continue;
+        if (!requested || !Fits(fault, family)) continue;
         for (const std::string& behaviour : BehavioursOf(options, healthy)) {
           ProgramCell cell;
           cell.family = name;

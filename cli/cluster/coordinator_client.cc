@@ -15,65 +15,18 @@ const std::string kCoordinatorHint =
     std::string("is holdfast-coordinator running? (--endpoint or ") + kEndpointVariable +
     " gives its address)";
 using coordinator::Coordinator;
-/// With several coordinators, each is asked for this part of the timeout.
-constexpr int64_t kTriesOfAll = 5;
 }  // namespace
 
 Result<CoordinatorClient> CoordinatorClient::Open(const GlobalOptions& options,
                                                   const Clock& clock) {
-  HOLDFAST_RETURN_IF_ERROR(CheckMayCall(options.endpoint, options));
-  HOLDFAST_ASSIGN_OR_RETURN(auto coordinators,
-                            coord::LeaderChannel::Make(options.endpoint, TlsOf(options)));
-  return CoordinatorClient(std::move(coordinators), "the coordinator at " + options.endpoint,
-                           options.timeout_ms, clock);
-}
-
-template <typename Request, typename Reply>
-grpc::Status CoordinatorClient::CallOnce(Method<Request, Reply> method, const Request& request,
-                                         int64_t left_ms, Reply* reply, Search* search) {
-  const size_t count = coordinators_->size();
-  const size_t asked = coordinators_->current();
-  // A stopped coordinator does not answer; leave time to ask each of them.
-  const int64_t wait_ms = count == 1 ? left_ms : std::min(left_ms, timeout_ms_ / kTriesOfAll);
-  grpc::ClientContext call;
-  SilenceGuard guard(call, std::max<int64_t>(wait_ms, 1), *clock_);
-  OnInterrupt cancel([&call] { call.TryCancel(); });
-  grpc::Status finished = (coordinators_->stub(asked).*method)(&call, request, reply);
-  search->again = guard.expired() || IsSlowHandshake(finished);
-  if (search->again) finished = {grpc::StatusCode::DEADLINE_EXCEEDED, "silent"};
-  if (count == 1) return finished;
-  if (search->again || finished.error_code() == grpc::StatusCode::UNAVAILABLE) {
-    // While one stands by, a leader can be expected soon. When no coordinator can be reached, a
-    // longer wait would not help.
-    search->unreached = search->again || coord::StandsBy(call) ? 0 : search->unreached + 1;
-    search->again = search->unreached < count;
-    coordinators_->Follow(asked, call);
-  }
-  return finished;
-}
-
-template <typename Request, typename Reply>
-Result<Reply> CoordinatorClient::Call(Method<Request, Reply> method, const Request& request) {
-  Reply reply;
-  grpc::Status finished;
-  Search search;
-  const Clock::TimePoint until = clock_->Now() + std::chrono::milliseconds(timeout_ms_);
-  for (int64_t left_ms = timeout_ms_; left_ms > 0;) {
-    finished = CallOnce(method, request, left_ms, &reply, &search);
-    HOLDFAST_RETURN_IF_ERROR(Interrupt::Check());
-    if (!search.again) break;
-    HOLDFAST_RETURN_IF_ERROR(Interrupt::SleepFor(std::min(left_ms, kRetryPauseMs)));
-    left_ms = std::chrono::duration_cast<std::chrono::milliseconds>(until - clock_->Now()).count();
-  }
-  HOLDFAST_RETURN_IF_ERROR(FromTransport(finished, peer_, timeout_ms_, kCoordinatorHint));
-  HOLDFAST_RETURN_IF_ERROR(FromProto(reply.outcome()));
-  return reply;
+  HOLDFAST_ASSIGN_OR_RETURN(LeaderCalls calls, LeaderCalls::Open(options, kCoordinatorHint, clock));
+  return CoordinatorClient(std::move(calls));
 }
 
 Result<coordinator::GetStatusReply> CoordinatorClient::GetStatus(const std::string& job) {
   coordinator::GetStatusRequest request;
   request.set_job(job);
-  HOLDFAST_ASSIGN_OR_RETURN(auto reply, Call(&Coordinator::Stub::GetStatus, request));
+  HOLDFAST_ASSIGN_OR_RETURN(auto reply, calls_.Call(&Coordinator::Stub::GetStatus, request));
   if (!job.empty() && reply.jobs_size() == 0)
     return Fail(NotFoundError("the coordinator has no job '" + job + "'"));
   return reply;
@@ -84,7 +37,7 @@ Result<coordinator::ListVersionsReply> CoordinatorClient::ListVersions(const std
   coordinator::ListVersionsRequest request;
   request.set_job(job);
   request.set_restorable_only(restorable_only);
-  return Call(&Coordinator::Stub::ListVersions, request);
+  return calls_.Call(&Coordinator::Stub::ListVersions, request);
 }
 
 Result<coordinator::PlanRestoreReply> CoordinatorClient::PlanRestore(
@@ -93,7 +46,7 @@ Result<coordinator::PlanRestoreReply> CoordinatorClient::PlanRestore(
   request.set_job(job);
   if (version) ToProto(*version, request.mutable_version());
   request.set_tier(tier);
-  HOLDFAST_ASSIGN_OR_RETURN(auto reply, Call(&Coordinator::Stub::PlanRestore, request));
+  HOLDFAST_ASSIGN_OR_RETURN(auto reply, calls_.Call(&Coordinator::Stub::PlanRestore, request));
   bool complete = reply.world() > 0 && reply.world() <= kWorldMax &&
                   static_cast<uint32_t>(reply.sources_size()) == reply.world();
   for (uint32_t rank = 0; complete && rank < reply.world(); ++rank) {
@@ -101,7 +54,8 @@ Result<coordinator::PlanRestoreReply> CoordinatorClient::PlanRestore(
     complete = source.rank() == rank && coord::TierFromNumber(source.tier()).has_value();
   }
   if (!complete)
-    return Fail(InternalError(peer_ + " sent a plan without exactly one source for each rank"));
+    return Fail(
+        InternalError(calls_.peer() + " sent a plan without exactly one source for each rank"));
   return reply;
 }
 
@@ -112,7 +66,7 @@ Result<coordinator::PlanRestoreReply> CoordinatorClient::PlanAllReplicas(
   if (version) ToProto(*version, request.mutable_version());
   request.set_all_replicas(true);
   request.set_as_is(as_is);
-  HOLDFAST_ASSIGN_OR_RETURN(auto reply, Call(&Coordinator::Stub::PlanRestore, request));
+  HOLDFAST_ASSIGN_OR_RETURN(auto reply, calls_.Call(&Coordinator::Stub::PlanRestore, request));
   const auto good = [&](const coordinator::ShardSource& source, bool parity) {
     const Rank rank{source.rank()};
     return IsParity(rank) == parity && (parity || rank.value < reply.world()) &&
@@ -122,7 +76,8 @@ Result<coordinator::PlanRestoreReply> CoordinatorClient::PlanAllReplicas(
               (!version || FromProto(reply.version()) == *version);
   for (const auto& source : reply.sources()) fits = fits && good(source, false);
   for (const auto& source : reply.parity()) fits = fits && good(source, true);
-  if (!fits) return Fail(InternalError(peer_ + " sent a plan that does not fit the version"));
+  if (!fits)
+    return Fail(InternalError(calls_.peer() + " sent a plan that does not fit the version"));
   return reply;
 }
 
@@ -134,7 +89,7 @@ Result<coordinator::AdoptReply> CoordinatorClient::Adopt(const std::string& job,
   request.set_life(life.value);
   request.set_dry_run(dry_run);
   if (owner) request.set_owner(*owner);
-  return Call(&Coordinator::Stub::Adopt, request);
+  return calls_.Call(&Coordinator::Stub::Adopt, request);
 }
 
 Status CoordinatorClient::Pin(const std::string& job, VersionId version, bool pinned) {
@@ -142,7 +97,7 @@ Status CoordinatorClient::Pin(const std::string& job, VersionId version, bool pi
   request.set_job(job);
   ToProto(version, request.mutable_version());
   request.set_pinned(pinned);
-  auto reply = Call(&Coordinator::Stub::Pin, request);
+  auto reply = calls_.Call(&Coordinator::Stub::Pin, request);
   return reply ? Status::Ok() : reply.error();
 }
 
@@ -150,7 +105,7 @@ Result<VersionId> CoordinatorClient::PinNewest(const std::string& job) {
   coordinator::PinRequest request;
   request.set_job(job);
   request.set_pinned(true);
-  HOLDFAST_ASSIGN_OR_RETURN(auto reply, Call(&Coordinator::Stub::Pin, request));
+  HOLDFAST_ASSIGN_OR_RETURN(auto reply, calls_.Call(&Coordinator::Stub::Pin, request));
   return FromProto(reply.version());
 }
 
@@ -160,7 +115,7 @@ Status CoordinatorClient::RecordVerification(const std::string& job, VersionId v
   request.set_job(job);
   ToProto(version, request.mutable_version());
   *request.mutable_verification() = verification;
-  auto reply = Call(&Coordinator::Stub::RecordVerification, request);
+  auto reply = calls_.Call(&Coordinator::Stub::RecordVerification, request);
   return reply ? Status::Ok() : reply.error();
 }
 
@@ -169,20 +124,20 @@ Status CoordinatorClient::Retain(const std::string& job, uint64_t keep_last, uin
   request.set_job(job);
   request.set_keep_last(keep_last);
   request.set_keep_every(keep_every);
-  auto reply = Call(&Coordinator::Stub::Retain, request);
+  auto reply = calls_.Call(&Coordinator::Stub::Retain, request);
   return reply ? Status::Ok() : reply.error();
 }
 
 Result<coordinator::ForgetJobReply> CoordinatorClient::ForgetJob(const std::string& job) {
   coordinator::ForgetJobRequest request;
   request.set_job(job);
-  return Call(&Coordinator::Stub::ForgetJob, request);
+  return calls_.Call(&Coordinator::Stub::ForgetJob, request);
 }
 
 Status CoordinatorClient::StartRun(const coordinator::RunSpec& spec) {
   coordinator::StartRunRequest request;
   *request.mutable_spec() = spec;
-  auto reply = Call(&Coordinator::Stub::StartRun, request);
+  auto reply = calls_.Call(&Coordinator::Stub::StartRun, request);
   return reply ? Status::Ok() : reply.error();
 }
 
@@ -190,14 +145,14 @@ Status CoordinatorClient::StopRun(const std::string& job, int64_t deadline_ms) {
   coordinator::StopRunRequest request;
   request.set_job(job);
   request.set_deadline_ms(deadline_ms);
-  auto reply = Call(&Coordinator::Stub::StopRun, request);
+  auto reply = calls_.Call(&Coordinator::Stub::StopRun, request);
   return reply ? Status::Ok() : reply.error();
 }
 
 Result<coordinator::GetRunsReply> CoordinatorClient::GetRuns(const std::string& job) {
   coordinator::GetRunsRequest request;
   request.set_job(job);
-  return Call(&Coordinator::Stub::GetRuns, request);
+  return calls_.Call(&Coordinator::Stub::GetRuns, request);
 }
 
 Result<std::vector<std::string>> CoordinatorClient::GetAudit(int64_t since_wall_nanos) {
@@ -205,7 +160,7 @@ Result<std::vector<std::string>> CoordinatorClient::GetAudit(int64_t since_wall_
   coordinator::GetAuditRequest request;
   request.set_since_wall_nanos(since_wall_nanos);
   for (bool more = true; more;) {
-    HOLDFAST_ASSIGN_OR_RETURN(const auto reply, Call(&Coordinator::Stub::GetAudit, request));
+    HOLDFAST_ASSIGN_OR_RETURN(const auto reply, calls_.Call(&Coordinator::Stub::GetAudit, request));
     lines.insert(lines.end(), reply.lines().begin(), reply.lines().end());
     more = reply.more() && reply.last() > request.after();
     request.set_after(reply.last());
@@ -216,13 +171,13 @@ Result<std::vector<std::string>> CoordinatorClient::GetAudit(int64_t since_wall_
 Status CoordinatorClient::Backup(BackupSink& sink) {
   // This call finds the coordinator that leads.
   HOLDFAST_ASSIGN_OR_RETURN([[maybe_unused]] const auto status, GetStatus(""));
-  HOLDFAST_ASSIGN_OR_RETURN(
-      const StreamEnd end,
-      ReadStream<coordinator::BackupPart>(
-          timeout_ms_, *clock_,
-          [&](grpc::ClientContext* call) { return coordinators_->stub().Backup(call, {}); },
-          [&](coordinator::BackupPart& part) { return sink.Take(part); }));
-  return FromTransport(end.finished, peer_, timeout_ms_, kCoordinatorHint);
+  Coordinator::Stub stub(calls_.channel());
+  HOLDFAST_ASSIGN_OR_RETURN(const StreamEnd end,
+                            ReadStream<coordinator::BackupPart>(
+                                calls_.timeout_ms(), calls_.clock(),
+                                [&](grpc::ClientContext* call) { return stub.Backup(call, {}); },
+                                [&](coordinator::BackupPart& part) { return sink.Take(part); }));
+  return calls_.StatusOf(end.finished);
 }
 
 Result<coordinator::ListIncidentsReply> CoordinatorClient::ListIncidents(const std::string& job,
@@ -230,14 +185,14 @@ Result<coordinator::ListIncidentsReply> CoordinatorClient::ListIncidents(const s
   coordinator::ListIncidentsRequest request;
   request.set_job(job);
   request.set_id(id);
-  return Call(&Coordinator::Stub::ListIncidents, request);
+  return calls_.Call(&Coordinator::Stub::ListIncidents, request);
 }
 
 Status CoordinatorClient::AcknowledgeIncident(uint64_t id, const std::string& why) {
   coordinator::AcknowledgeIncidentRequest request;
   request.set_id(id);
   request.set_why(why);
-  auto reply = Call(&Coordinator::Stub::AcknowledgeIncident, request);
+  auto reply = calls_.Call(&Coordinator::Stub::AcknowledgeIncident, request);
   return reply ? Status::Ok() : reply.error();
 }
 
@@ -246,7 +201,7 @@ Result<coordinator::WhatIfLostReply> CoordinatorClient::WhatIfLost(
   coordinator::WhatIfLostRequest request;
   request.set_job(job);
   request.mutable_nodes()->Assign(nodes.begin(), nodes.end());
-  return Call(&Coordinator::Stub::WhatIfLost, request);
+  return calls_.Call(&Coordinator::Stub::WhatIfLost, request);
 }
 
 Status CoordinatorClient::Drain(const std::string& node, bool set, const std::string& why,
@@ -256,14 +211,14 @@ Status CoordinatorClient::Drain(const std::string& node, bool set, const std::st
   request.set_set(set);
   request.set_why(why);
   request.set_move_runs(move_runs);
-  auto reply = Call(&Coordinator::Stub::Drain, request);
+  auto reply = calls_.Call(&Coordinator::Stub::Drain, request);
   return reply ? Status::Ok() : reply.error();
 }
 
 Result<coordinator::GetDrainReply> CoordinatorClient::GetDrain(const std::string& node) {
   coordinator::GetDrainRequest request;
   request.set_node(node);
-  return Call(&Coordinator::Stub::GetDrain, request);
+  return calls_.Call(&Coordinator::Stub::GetDrain, request);
 }
 
 Status CoordinatorClient::Quarantine(const std::string& node, bool set, const std::string& why,
@@ -273,7 +228,7 @@ Status CoordinatorClient::Quarantine(const std::string& node, bool set, const st
   request.set_set(set);
   request.set_why(why);
   request.set_untested(untested);
-  auto reply = Call(&Coordinator::Stub::Quarantine, request);
+  auto reply = calls_.Call(&Coordinator::Stub::Quarantine, request);
   return reply ? Status::Ok() : reply.error();
 }
 

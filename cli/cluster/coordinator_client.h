@@ -1,16 +1,15 @@
 #pragma once
 
-#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/ids.h"
+#include "cli/cluster/leader_calls.h"
 #include "cli/core/options.h"
-#include "coordinator/api/convert.h"
 #include "coordinator/api/coordinator.grpc.pb.h"
-#include "coordinator/api/leader_channel.h"
 
 namespace holdfast::cli {
 
@@ -82,33 +81,9 @@ class CoordinatorClient {
   Result<std::vector<std::string>> Jobs(const std::string& job);
 
  private:
-  CoordinatorClient(std::unique_ptr<coord::LeaderChannel> coordinators, std::string peer,
-                    int64_t timeout_ms, const Clock& clock)
-      : coordinators_(std::move(coordinators)),
-        peer_(std::move(peer)),
-        timeout_ms_(timeout_ms),
-        clock_(&clock) {}
+  explicit CoordinatorClient(LeaderCalls calls) : calls_(std::move(calls)) {}
 
-  template <typename Request, typename Reply>
-  using Method = grpc::Status (coordinator::Coordinator::Stub::*)(grpc::ClientContext*,
-                                                                  const Request&, Reply*);
-  template <typename Request, typename Reply>
-  Result<Reply> Call(Method<Request, Reply> method, const Request& request);
-
-  /// The search for the coordinator that leads, during one call of the operator.
-  struct Search {
-    bool again = false;    // another try, perhaps with another coordinator, may succeed
-    size_t unreached = 0;  // coordinators in a row that could not be reached
-  };
-  /// Calls once. Returns DEADLINE_EXCEEDED if the coordinator is silent.
-  template <typename Request, typename Reply>
-  grpc::Status CallOnce(Method<Request, Reply> method, const Request& request, int64_t left_ms,
-                        Reply* reply, Search* search);
-
-  std::unique_ptr<coord::LeaderChannel> coordinators_;
-  std::string peer_;
-  int64_t timeout_ms_;
-  const Clock* clock_;
+  LeaderCalls calls_;
 };
 
 using coord::AnyNumber;

@@ -1,12 +1,12 @@
 #pragma once
 
-#include <memory>
 #include <string>
+#include <utility>
 
 #include "base/clock.h"
+#include "cli/cluster/leader_calls.h"
 #include "cli/core/options.h"
 #include "coordinator/api/certificates.grpc.pb.h"
-#include "coordinator/api/leader_channel.h"
 
 namespace holdfast::cli {
 
@@ -24,23 +24,9 @@ class CertificateClient {
   Result<coordinator::ListIdentitiesReply> ListIdentities();
 
  private:
-  CertificateClient(std::unique_ptr<coord::LeaderChannel> coordinators, std::string peer,
-                    int64_t timeout_ms, const Clock& clock)
-      : coordinators_(std::move(coordinators)),
-        peer_(std::move(peer)),
-        timeout_ms_(timeout_ms),
-        clock_(&clock) {}
+  explicit CertificateClient(LeaderCalls calls) : calls_(std::move(calls)) {}
 
-  template <typename Request, typename Reply>
-  using Method = grpc::Status (coordinator::Certificates::Stub::*)(grpc::ClientContext*,
-                                                                   const Request&, Reply*);
-  template <typename Request, typename Reply>
-  Result<Reply> Call(Method<Request, Reply> method, const Request& request);
-
-  std::unique_ptr<coord::LeaderChannel> coordinators_;
-  std::string peer_;
-  int64_t timeout_ms_;
-  const Clock* clock_;
+  LeaderCalls calls_;
 };
 
 }  // namespace holdfast::cli

@@ -12,6 +12,8 @@ namespace holdfast::detect {
 /// Of a rank's excess: the other rank is of the same kind. A rank that computes while an operation
 /// waits for a slower rank shows only a part of its excess.
 inline constexpr double kSimilarShare = 0.35;
+/// Times the least z, for a verdict from one set of windows.
+inline constexpr double kImmediateFactor = 2;
 
 /// Whether the member was about as late in its past.
 bool WasAlwaysLate(const Track& track, double excess);

@@ -137,6 +137,7 @@ void SlownessDetector::Observe(const Digest& digest, Index node, Table& table,
       steps_->Add(state.rank.value, step, now);
     }
   }
+  if (steps_ && !table.any_operation()) step_ends_.Add(digest, node, table, pace_.iteration_ns());
   for (const RankRecord& ended : digest.ended)
     AddRecord(ended.rank, ended.record, node, table, now);
   for (const RankTransfers& transfers : digest.peers) {
@@ -152,6 +153,18 @@ void SlownessDetector::Observe(const Digest& digest, Index node, Table& table,
       continue;
     }
     transfers_.Add(transfers, membership->comm, watches_, table);
+  }
+}
+
+/// Adds stragglers among ranks that wait for each other in operations which are not recorded.
+void SlownessDetector::AddStepEnds(const Table& table, std::vector<Verdict>& verdicts) const {
+  const auto longer = pace_.shift();
+  if (!longer || table.any_operation()) return;
+  for (Verdict& late : step_ends_.Find(*longer, table)) {
+    const bool known = std::any_of(verdicts.begin(), verdicts.end(), [&](const Verdict& verdict) {
+      return verdict.ranks == late.ranks;
+    });
+    if (!known) verdicts.push_back(std::move(late));
   }
 }
 
@@ -194,6 +207,7 @@ std::vector<Verdict> SlownessDetector::Evaluate(Table& table, Clock::TimePoint n
                                                   .baselines = baselines_,
                                                   .pace = pace_,
                                                   .transfers_unstable = now < unstable_until_});
+  AddStepEnds(table, verdicts);
   for (Verdict& verdict : transfers_.Find(watches_, table, now,
                                           {last_operation_, pace_.shift().has_value(), probed})) {
     verdicts.push_back(std::move(verdict));

@@ -7,6 +7,7 @@
 
 #include "coordinator/detect/pace.h"
 #include "coordinator/detect/slow_transfers.h"
+#include "coordinator/detect/step_ends.h"
 #include "coordinator/detect/steps.h"
 #include "coordinator/detect/watch.h"
 
@@ -17,7 +18,7 @@ namespace holdfast::detect {
 class SlownessDetector {
  public:
   explicit SlownessDetector(const DetectorOptions& options)
-      : options_(options), transfers_(options) {}
+      : options_(options), transfers_(options), step_ends_(options) {}
 
   /// Adds the measurements of an admitted digest.
   void Observe(const Digest& digest, Index node, Table& table, Clock::TimePoint now);
@@ -39,6 +40,7 @@ class SlownessDetector {
                             const Table& table) const;
   void StartSteps(const Table& table);
   void FinishSteps(const Table& table, Clock::TimePoint now);
+  void AddStepEnds(const Table& table, std::vector<Verdict>& verdicts) const;
   void AddPace(std::vector<Verdict>& verdicts) const;
 
   const DetectorOptions options_;
@@ -49,6 +51,7 @@ class SlownessDetector {
   Clock::TimePoint unstable_until_;
   std::unique_ptr<Steps> steps_;     // made with the first step
   std::vector<uint32_t> all_ranks_;  // filled with the first step
+  StepEnds step_ends_;
   Clock::TimePoint last_operation_;  // when the last record of an operation arrived
   Pace pace_;
 };

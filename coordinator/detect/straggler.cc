@@ -17,10 +17,9 @@ constexpr size_t kKindShare = 64;  // one rank in this many may be similar by ch
 /// does not show. A rank that was always late then counts as a straggler only if it is far behind:
 /// it may only be of a slower kind.
 constexpr size_t kFewAlways = 24;
-constexpr double kBusyMin = 0.45;       // of a window
-constexpr double kPairSpreads = 3;      // usual differences of pairs that the excess must exceed
-constexpr double kPairNoise = 3.5;      // times the noise of a window that a change must exceed
-constexpr double kImmediateFactor = 2;  // times the least z, for a verdict from one set of windows
+constexpr double kBusyMin = 0.45;   // of a window
+constexpr double kPairSpreads = 3;  // usual differences of pairs that the excess must exceed
+constexpr double kPairNoise = 3.5;  // times the noise of a window that a change must exceed
 // Times the least z, while transfers are slow. A pair has no other rank whose work overlaps as
 // much.
 constexpr double kUnstableFactor = 2;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "coordinator/restart/gpus.h"
@@ -113,9 +114,7 @@ SetWorkers WorkersFor(const RunReadContext& context, const Run& run, const std::
 
 std::set<std::string> NodesToAvoid(const RunReadContext& context, const Run& run) {
   std::set<std::string> avoid = run.avoid;
-  for (const auto& [name, record] : context.table.suspects) {
-    if (IsSuspect(context, name)) avoid.insert(name);
-  }
+  for (std::string& name : SuspectNodes(context)) avoid.insert(std::move(name));
   return avoid;
 }
 

@@ -82,6 +82,12 @@ bool ObserveEffect(RunContext& context, const Effect& effect) {
   return false;
 }
 
+bool ObserveEffects(RunContext& context, std::span<const Effect> effects) {
+  bool advance = false;
+  for (const Effect& effect : effects) advance = ObserveEffect(context, effect) || advance;
+  return advance;
+}
+
 void HandleRequest(RunContext& context, const RunRequested& event) { StartRun(context, event); }
 void HandleRequest(RunContext& context, const StopRequested& event) { StopRun(context, event); }
 void HandleRequest(RunContext& context, const QuarantineRequested& event) {
@@ -124,11 +130,16 @@ std::vector<Effect> Supervisor::Observe(const Event& event, std::span<const Effe
   at_ = at;
   std::vector<Effect> own;
   RunContext context{options_, at_, table_, own};
-  bool advance = ObserveEvent(context, event, effects);
-  for (const Effect& effect : effects) {
-    if (ObserveEffect(context, effect)) advance = true;
-  }
-  if (advance) Advance(context);
+  const bool advance = ObserveEvent(context, event, effects);
+  if (ObserveEffects(context, effects) || advance) Advance(context);
+  return own;
+}
+
+std::vector<Effect> Supervisor::Observe(std::span<const Effect> effects, Instant at) {
+  at_ = at;
+  std::vector<Effect> own;
+  RunContext context{options_, at_, table_, own};
+  if (ObserveEffects(context, effects)) Advance(context);
   return own;
 }
 

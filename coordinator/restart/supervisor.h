@@ -23,6 +23,8 @@ class Supervisor {
 
   /// Call after State::Apply(event), with the effects of that call.
   std::vector<Effect> Observe(const Event& event, std::span<const Effect> effects, Instant at);
+  /// The same after State::FinishBatch().
+  std::vector<Effect> Observe(std::span<const Effect> effects, Instant at);
   std::vector<Effect> Apply(const RunEvent& event, Instant at);
 
   /// Returns the runs of one job, or of all jobs if `job` is empty.

@@ -444,6 +444,15 @@ void Applier::Apply(const Event& event, std::vector<Effect>& effects) {
   std::move(followed.begin(), followed.end(), std::back_inserter(effects));
 }
 
+void Applier::FinishBatch(std::vector<Effect>& effects) {
+  std::vector<Effect> caused = state_->FinishBatch();
+  owners_.Update(caused);
+  std::vector<Effect> followed = supervisor_->Observe(caused, at_);
+  owners_.Update(followed);
+  std::move(caused.begin(), caused.end(), std::back_inserter(effects));
+  std::move(followed.begin(), followed.end(), std::back_inserter(effects));
+}
+
 /// Applies the changes of runs that the supervisor stores to the state, as RunStateChanged events.
 void Applier::ApplyRunChanges(std::vector<Effect>& effects) {
   for (size_t i = 0; i < effects.size(); ++i) {
@@ -473,7 +482,10 @@ void Applier::ApplyBatch(std::vector<Work>& batch) {
     last_tick_ = at_.now;
     Apply(Tick{}, effects);
   }
-  if (state_) ApplyRunChanges(effects);
+  if (state_) {
+    FinishBatch(effects);
+    ApplyRunChanges(effects);
+  }
   Status status = UnavailableError("the metadata store is unavailable; try again");
   HOLDFAST_INVARIANT(invariants_, state_.has_value() == supervisor_.has_value(),
                      Kv("state", state_.has_value()), Kv("supervisor", supervisor_.has_value()));

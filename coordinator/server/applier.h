@@ -130,6 +130,7 @@ class Applier {
   Status CheckUser(const std::string& job, uint32_t uid) const;
   /// Publishes a snapshot of the state if one is due; without a state, withdraws the last one.
   void PublishSnapshot();
+  void FinishBatch(std::vector<Effect>& effects);
   void ApplyRunChanges(std::vector<Effect>& effects);
   Status StoreBatch(const std::vector<Effect>& effects);
   void Deliver(const std::vector<Effect>& effects);

@@ -39,8 +39,11 @@ void BindServer(CoordinatorConfig& config, ConfigSchema& schema) {
   schema.Add("advertise", &config.advertise,
              "With etcd, and of a relay: where agents and operators reach this process, as in "
              "their list of coordinators. Empty: listen.");
-  schema.Add("node_lease_ms", &config.node_lease_ms,
-             "A node that sends no message for this long counts as lost.", 200, 600'000);
+  schema.Add(
+      "node_lease_ms", &config.node_lease_ms,
+      "A node that sends no message for this long counts as lost. Up to a quarter more passes "
+      "while a probe shows whether its machine or only its agent is silent.",
+      200, 600'000);
   schema.Add("log_level", &config.log_level, "debug, info, warn or error.");
 }
 

@@ -120,8 +120,8 @@ grpc::ServerUnaryReactor* CoordinatorService::DecideRestore(grpc::CallbackServer
   const RequestId id = applier_.NextId();
   event->request = id;
   auto end = std::make_shared<EndOfCall>();
-  auto call =
-      std::make_unique<WaitingCall>(end, [this, id] { applier_.Submit(RestoreAbandoned{id}); });
+  const RestoreAbandoned abandoned{id, event->job, event->rank};
+  auto call = std::make_unique<WaitingCall>(end, [this, abandoned] { applier_.Submit(abandoned); });
   WaitingCall* raw = call.release();  // deletes itself in OnDone
   applier_.Submit(*std::move(event), id, [end, raw, reply](const Reply* answer) {
     if (!end->Claim()) return;

@@ -87,7 +87,8 @@ Incarnation HighestReported(const ReadContext& context, const std::string& job) 
   return highest;
 }
 
-void StoreJob(Context& context, const Job& job) {
+void StoreJob(Context& context, Job& job) {
+  job.record_due = false;
   context.effects.emplace_back(PutJob{JobRecordOf(context, job)});
 }
 

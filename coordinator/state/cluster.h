@@ -106,6 +106,6 @@ JobRecord JobRecordOf(const ReadContext& context, const Job& job);
 Incarnation HighestReported(const ReadContext& context, const std::string& job);
 
 /// Adds the effect that stores the record of the job.
-void StoreJob(Context& context, const Job& job);
+void StoreJob(Context& context, Job& job);
 
 }  // namespace holdfast::coord

@@ -7,6 +7,7 @@
 #include "coordinator/state/forgotten.h"
 #include "coordinator/state/invariants.h"
 #include "coordinator/state/lives.h"
+#include "coordinator/state/restore_plan.h"
 #include "coordinator/state/survivability.h"
 #include "coordinator/state/targets.h"
 #include "coordinator/state/tensor_replicas.h"
@@ -163,6 +164,7 @@ void UpdateRankProgress(Context& context, NodeIndex node, const StoredReplica& r
   if (place == kNoNode && report.tier == Tier::kMemory) {
     place = node;
     ++job.ranks_joined;
+    ResetRestoreTask(job, report.identity.rank);
   }
   if (TierTarget* target = job.target(report.tier)) {
     target->Acknowledge(report.identity.rank, report.identity.version.step);

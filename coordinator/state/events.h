@@ -99,6 +99,8 @@ struct RestoreRequested : RestoreRequest {
 /// The caller of a RestoreRequested no longer waits.
 struct RestoreAbandoned {
   RequestId request = 0;
+  std::string job;
+  Rank rank;
 };
 
 struct PinSet {

@@ -107,7 +107,8 @@ void ForgetJob(Context& context, Job& job, std::vector<std::string>* away) {
                 [&](const auto& entry) { return entry.second.job == name; });
   const Status cancelled = CancelledError(fmt::format("job '{}' was forgotten", name));
   RefuseWaiters(context, job, cancelled);
-  for (const RestoreWaiter& waiter : job.plan.rollbacks) Answer(context, waiter.request, cancelled);
+  RefuseAll(context, job.plan.rollbacks, cancelled);
+  RefuseAll(context, job.plan.rollbacks_to_newest, cancelled);
   for (const WaitingJoin& join : job.waiting_joins) Answer(context, join.event.request, cancelled);
   for (const auto& [node, places] : forgotten.left) {
     if (context.cluster.nodes[node].attached) {

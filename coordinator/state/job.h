@@ -6,6 +6,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "base/tiers.h"
@@ -111,8 +112,15 @@ struct VersionState {
   PerTier<uint32_t> held;         // ranks with a replica there
   uint32_t held_any = 0;          // ranks with a replica at any tier
   PerTier<uint32_t> parity_held;  // members with their parity there
+  /// By node, the shards that it has replicas of: a node that is lost or attaches may be one of
+  /// thousands, whose replicas are found without reading every rank.
+  std::unordered_map<NodeIndex, std::vector<Rank>> by_node;
   /// The last result of IsFullyAvailable(). Every change of a replica or a tier resets it.
   mutable std::optional<bool> fully_available;
+  /// The rank that was found unavailable last. It is checked first.
+  mutable uint32_t unavailable = 0;
+  /// The last result of ReshardTier(). Every change of a replica resets it.
+  mutable std::optional<Tier> reshard_tier;
   std::vector<DamagedReplica> damaged;
   std::vector<std::string> damage_texts;
   /// Checksums of tensor replicas by rank, until the version is committed.
@@ -148,6 +156,8 @@ struct VersionState {
   /// `damaged` and are no longer readable.
   template <typename Drop>
   void RemoveReplicasIf(const Drop& drop);
+  /// The same for all replicas on a node.
+  void RemoveReplicasOf(NodeIndex node);
   /// Calls `visit` with each replica, also of parity, and each damaged one that is readable.
   template <typename Visit>
   void ForEachReplica(const Visit& visit) const;
@@ -193,6 +203,7 @@ struct GroupIndex {
   std::vector<uint32_t> firsts;           // by group: number of its first member
   std::vector<uint32_t> by_rank;          // number of the member whose image has the rank
   std::map<NodeIndex, uint32_t> by_node;  // number of the node's membership
+  std::set<std::string> replaced;         // nodes whose places other nodes have
 };
 
 /// One rank's part of a restore.
@@ -218,25 +229,37 @@ struct RestoreWaiter {
   std::optional<VersionId> wanted = {};  // for a rollback; empty: the newest
 };
 
-/// The restore of the current incarnation: prepared in advance, then decided once.
+/// The restore of the current incarnation: prepared in advance, then decided once. An event must
+/// not read the tasks or the waiting ranks one by one: each rank of a large world causes several
+/// events.
 struct RestorePlan {
   bool open = false;
   std::optional<VersionId> candidate;
   std::optional<VersionId> wanted;
   std::vector<RestoreTask> tasks;  // by rank
   uint32_t ready = 0;
-  std::vector<RestoreWaiter> waiters;
-  std::map<VersionId, std::string> unusable;  // versions that could not be prepared, and why
+  /// Ranks with a node whose task is idle, and those whose task became ready or that requested
+  /// their shard since AdvanceRestore() was last called. Nothing can be done for the others.
+  std::set<Rank> due;
+  std::set<Rank> failed;  // ranks whose task has failed sources
+  /// By node, the ranks whose task has had it as its target or its source.
+  std::unordered_map<NodeIndex, std::vector<Rank>> involved;
+  std::multimap<Rank, RestoreWaiter> waiters;  // ranks that request their own shard
+  std::vector<RestoreWaiter> reshards;         // ranks that request all shards
+  Clock::TimePoint waiting_since{};            // when the first of them came
+  std::map<VersionId, std::string> unusable;   // versions that could not be prepared, and why
   /// The version that the running incarnation rolled back to last; retention keeps it.
   std::optional<VersionId> rolled_back_to;
-  std::vector<RestoreWaiter> rollbacks;  // ranks that wait for a rollback
+  std::vector<RestoreWaiter> rollbacks;            // to a named version
+  std::vector<RestoreWaiter> rollbacks_to_newest;  // answered when all ranks wait
 
+  /// Adds a rank that waits for the decision.
+  void Wait(const RestoreWaiter& waiter);
+  /// Adds a rank that waits for a rollback.
+  void RollBack(const RestoreWaiter& waiter);
+  bool is_awaited() const { return !waiters.empty() || !reshards.empty(); }
   /// Whether at least one rank waits, and every waiting rank reshards.
-  bool reshards_only() const {
-    return !waiters.empty() &&
-           std::all_of(waiters.begin(), waiters.end(),
-                       [](const RestoreWaiter& waiter) { return waiter.reshard; });
-  }
+  bool reshards_only() const { return waiters.empty() && !reshards.empty(); }
 };
 
 /// A shard that is missing at a tier where its version is committed.
@@ -294,12 +317,15 @@ struct Job {
   std::map<VersionId, VersionState> versions;
   std::set<NodeIndex> nodes_now;
   std::set<NodeIndex> nodes_before;
+  /// The node that BarrierOpen() waited for last. It is checked first.
+  mutable NodeIndex barrier_closed_by = kNoNode;
   std::set<NodeIndex> subscribers;    // nodes that receive the job state
   std::vector<NodeIndex> rank_nodes;  // by rank of the current incarnation
   std::vector<uint64_t> slot_bytes;   // by rank of the current incarnation; 0: unknown
   uint32_t ranks_joined = 0;
-  std::vector<WaitingJoin> waiting_joins;
-  std::set<LifeId> adopted_lives;  // lives that versions were adopted from
+  std::deque<WaitingJoin> waiting_joins;  // by deadline
+  Incarnation waiting_for_end_of;         // the incarnation whose ranks they wait for
+  std::set<LifeId> adopted_lives;         // lives that versions were adopted from
   RestorePlan plan;
   Step newest_seen;
   PerTier<TierTarget> targets;                      // of the tiers with TierPace::kTarget
@@ -332,6 +358,8 @@ struct Job {
 
   uint64_t committed_total = 0;  // since the coordinator's start
   uint64_t aborted_total = 0;
+
+  bool record_due = false;  // FinishBatch() stores the record, which lacks a node
 
   // What the event that is being applied has changed.
   bool changed = false;            // ApplyChanges() updates restore plan, retention and targets

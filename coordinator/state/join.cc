@@ -82,20 +82,53 @@ Status CheckRun(const Job& job, const RankJoined& event) {
   return Status::Ok();
 }
 
-/// Names the other ranks of the current incarnation that are connected to their agents; empty if
-/// there are none.
-std::string RunningRanksText(const ReadContext& context, const Job& job, const RankJoined& event) {
-  constexpr size_t kRunningNamed = 8;
-  std::string text;
+/// The ranks of the current incarnation that are connected to their agents.
+struct RunningRanks {
+  static constexpr size_t kNamed = 8;
+  std::vector<std::pair<Rank, NodeIndex>> first;  // one more than are named
   size_t count = 0;
+};
+
+/// Counts at most `most` ranks.
+RunningRanks RunningRanksOf(const ReadContext& context, const Job& job, size_t most) {
+  RunningRanks running;
   for (const auto& [rank, index] : job.connected) {
-    const Node& node = context.cluster.nodes[index];
-    // Before a process joins, its agent makes sure that the rank's previous process has ended.
-    if (!node.attached || (rank == event.rank && node.name == event.node)) continue;
-    if (++count > kRunningNamed) continue;
-    text += fmt::format("{}rank {} on node {}", text.empty() ? "" : ", ", rank.value, node.name);
+    if (running.count == most) break;
+    if (!context.cluster.nodes[index].attached) continue;
+    if (running.count++ <= RunningRanks::kNamed) running.first.emplace_back(rank, index);
   }
-  if (count > kRunningNamed) text += fmt::format(" and {} more", count - kRunningNamed);
+  return running;
+}
+
+/// Whether the running rank is the one that joins: before a process joins, its agent makes sure
+/// that the rank's previous process has ended.
+bool IsSame(const ReadContext& context, Rank rank, NodeIndex index, const RankJoined& event) {
+  return rank == event.rank && context.cluster.nodes[index].name == event.node;
+}
+
+/// Whether another rank of the current incarnation runs.
+bool OtherRuns(const ReadContext& context, const Job& job, const RankJoined& event) {
+  const RunningRanks running = RunningRanksOf(context, job, 2);
+  return running.count == 2 || (running.count == 1 && !IsSame(context, running.first[0].first,
+                                                              running.first[0].second, event));
+}
+
+/// Names the running ranks other than the one that joins.
+std::string RunningRanksText(const ReadContext& context, const RunningRanks& running,
+                             const Job& job, const RankJoined& event) {
+  const auto own = job.connected.find(event.rank);
+  const bool counted = own != job.connected.end() && context.cluster.nodes[own->second].attached &&
+                       IsSame(context, own->first, own->second, event);
+  const size_t count = running.count - (counted ? 1 : 0);
+  std::string text;
+  size_t named = 0;
+  for (const auto& [rank, index] : running.first) {
+    if (IsSame(context, rank, index, event) || named == RunningRanks::kNamed) continue;
+    ++named;
+    text += fmt::format("{}rank {} on node {}", text.empty() ? "" : ", ", rank.value,
+                        context.cluster.nodes[index].name);
+  }
+  if (count > named) text += fmt::format(" and {} more", count - named);
   return text;
 }
 
@@ -113,7 +146,8 @@ void FenceCurrent(Context& context, Job& job) {
     const Status fenced = FencedError(
         fmt::format("incarnation {} of job '{}' started", job.incarnation.value + 1, job.name));
     RefuseWaiters(context, job, fenced);
-    for (const RestoreWaiter& waiter : job.plan.rollbacks) Answer(context, waiter.request, fenced);
+    RefuseAll(context, job.plan.rollbacks, fenced);
+    RefuseAll(context, job.plan.rollbacks_to_newest, fenced);
   }
   // An incarnation that committed nothing has not replaced earlier replicas: their nodes stay
   // listed.
@@ -159,7 +193,6 @@ void OpenIncarnation(Context& context, Job& job, const RankJoined& event) {
   job.rank_nodes.assign(event.world, kNoNode);
   job.slot_bytes.assign(event.world, 0);
   job.ranks_joined = 0;
-  for (RestoreTask& task : job.plan.tasks) ResetRestoreTask(job, task);
   job.plan = {};
   job.plan.open = true;
   // Pending versions are aborted: an older incarnation never commits a new version.
@@ -186,7 +219,7 @@ void AdmitRank(Context& context, Job& job, const RankJoined& event, NodeIndex no
                           Kv("ranks", job.rank_nodes.size()))) {
     return;
   }
-  PlaceRank(context, job, event.rank, node);
+  PlaceRank(job, event.rank, node);
   if (event.slot_bytes != 0) job.slot_bytes[event.rank.value] = event.slot_bytes;
   PlanPeers(context, job);
   Reply reply;
@@ -216,7 +249,8 @@ void OnRankJoined(Context& context, const RankJoined& event) {
     status = CheckRun(job, event);
     if (!status.ok()) return Answer(context, event.request, std::move(status));
     if (job.uid == kNoOwner) job.uid = event.uid;
-    if (IsNewStart(job, event) && !RunningRanksText(context, job, event).empty()) {
+    if (IsNewStart(job, event) && OtherRuns(context, job, event)) {
+      job.waiting_for_end_of = job.incarnation;
       job.waiting_joins.push_back({event, context.at.now + context.options.rejoin_wait});
       return;
     }
@@ -229,22 +263,31 @@ void OnRankJoined(Context& context, const RankJoined& event) {
 
 void AdvanceJoins(Context& context, Job& job) {
   if (job.waiting_joins.empty()) return;
+  // While several ranks run, all joins wait on. This is called for each report of a node, so it
+  // must not read all joins of a large job then.
+  const bool all_wait =
+      job.waiting_for_end_of == job.incarnation && RunningRanksOf(context, job, 2).count == 2;
   std::vector<RankJoined> ready;
-  std::erase_if(job.waiting_joins, [&](const WaitingJoin& waiting) {
-    const RankJoined& event = waiting.event;
-    const std::string running = IsNewStart(job, event) ? RunningRanksText(context, job, event) : "";
-    if (running.empty()) {
+  if (!all_wait) {
+    std::erase_if(job.waiting_joins, [&](const WaitingJoin& waiting) {
+      const RankJoined& event = waiting.event;
+      if (IsNewStart(job, event) && OtherRuns(context, job, event)) return false;
       ready.push_back(event);
       return true;
-    }
-    if (context.at.now < waiting.deadline) return false;
+    });
+  }
+  std::optional<RunningRanks> running;
+  while (!job.waiting_joins.empty() && context.at.now >= job.waiting_joins.front().deadline) {
+    if (!running) running = RunningRanksOf(context, job, job.connected.size());
+    const RankJoined event = std::move(job.waiting_joins.front().event);
+    job.waiting_joins.pop_front();
     Answer(context, event.request,
            FailedPreconditionError(fmt::format(
                "run '{}' of job '{}' has trained to step {} and still runs: {}; end it, or give "
                "this start another run ID (HOLDFAST_RUN_ID)",
-               event.run_id, job.name, job.newest_seen.value, running)));
-    return true;
-  });
+               event.run_id, job.name, job.newest_seen.value,
+               RunningRanksText(context, *running, job, event))));
+  }
   for (const RankJoined& event : ready) OnRankJoined(context, event);
 }
 

@@ -40,9 +40,7 @@ Status CheckAgent(Context& context, const NodeAttached& event, Node& node) {
 void DropReplicasOf(Context& context, NodeIndex node) {
   context.cluster.nodes[node].other_lives.clear();
   for (auto& [name, job] : context.cluster.jobs) {
-    for (auto& [id, version] : job.versions) {
-      version.RemoveReplicasIf([node](const Replica& replica) { return replica.node == node; });
-    }
+    for (auto& [id, version] : job.versions) version.RemoveReplicasOf(node);
   }
 }
 
@@ -151,7 +149,7 @@ void OnNodeAttached(Context& context, const NodeAttached& event) {
   SetCommits(context, event.commits, node);
   SendDirective(context, index, Welcome{context.options.life});
   // This comes before the replicas are counted: parity counts only on the node that is the member.
-  for (auto& [name, job] : context.cluster.jobs) RehomeLost(context, job);
+  for (auto& [name, job] : context.cluster.jobs) RehomeReturned(context, job, event.node);
   OnRanks(context, index, event.ranks);
   RecordForgottenReplicas(context, index, event.replicas);
   OnReplicasStored(context, index, AssignLife(context, event.replicas, event.life_seen), true);

@@ -80,6 +80,7 @@ void IndexGroups(Context& context, Job& job, Incarnation incarnation) {
       groups.members.push_back({group, position, InternNode(context, members[position].place())});
       // A node may also have another member's place: the lookup by node returns its own place.
       if (members[position].home.empty()) groups.by_node[groups.members.back().node] = number;
+      if (!members[position].home.empty()) groups.replaced.insert(members[position].node);
       groups.by_node.try_emplace(groups.members.back().node, number);
       for (const PlanRank& rank : members[position].ranks) groups.by_rank[rank.rank.value] = number;
     }

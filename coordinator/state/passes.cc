@@ -60,7 +60,6 @@ void AdvanceJob(Context& context, Job& job) {
     job.changed = false;
   }
   SendJobStates(context, job);
-  if (job.repair_due) AdvanceRepairs(context, job);
   SendRemovals(context, job);
 }
 }  // namespace
@@ -88,9 +87,15 @@ void OnTick(Context& context, const Tick& event) {
 void ApplyChanges(Context& context) {
   SendForgotten(context);
   for (auto& [name, job] : context.cluster.jobs) {
-    if (job.changed || job.job_state_changed || !job.job_state_to.empty() || job.repair_due) {
-      AdvanceJob(context, job);
-    }
+    if (job.changed || job.job_state_changed || !job.job_state_to.empty()) AdvanceJob(context, job);
+  }
+}
+
+void FinishBatch(Context& context) {
+  for (auto& [name, job] : context.cluster.jobs) {
+    if (job.repair_due) AdvanceRepairs(context, job);
+    SendRemovals(context, job);
+    if (job.record_due) StoreJob(context, job);
   }
 }
 

@@ -101,6 +101,12 @@ NodeIndex FreeHome(const ReadContext& context, const Job& job, Incarnation incar
   return ChooseHome(context, job, incarnation, number);
 }
 
+void RehomeReturned(Context& context, Job& job, const std::string& node) {
+  const bool returned = std::ranges::any_of(
+      job.group_indexes, [&](const auto& entry) { return entry.second.replaced.contains(node); });
+  if (returned) RehomeLost(context, job);
+}
+
 void RehomeLost(Context& context, Job& job) {
   for (auto& [incarnation, groups] : job.group_indexes) {
     LineageRecord& lineage = job.lineages.at(incarnation);
@@ -142,10 +148,12 @@ void RehomeLost(Context& context, Job& job) {
     }
     if (!moved) continue;
     groups.by_node.clear();
+    groups.replaced.clear();
     for (uint32_t number = 0; number < groups.members.size(); ++number) {
       const GroupIndex::Member& member = groups.members[number];
-      const bool own = lineage.peers[member.group].members[member.position].home.empty();
-      if (own) groups.by_node[member.node] = number;
+      const PlannedMember& planned = lineage.peers[member.group].members[member.position];
+      if (planned.home.empty()) groups.by_node[member.node] = number;
+      if (!planned.home.empty()) groups.replaced.insert(planned.node);
       groups.by_node.try_emplace(member.node, number);
     }
     for (auto it = job.versions.lower_bound({incarnation, Step{0}});

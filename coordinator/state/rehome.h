@@ -23,6 +23,9 @@ bool TakesShards(const Node& node);
 /// Applies the rule above to all plans of the job.
 void RehomeLost(Context& context, Job& job);
 
+/// The same after `node` has attached, if another node has one of its places.
+void RehomeReturned(Context& context, Job& job, const std::string& node);
+
 /// Returns a node that could take the place of this member of the plan, or kNoNode.
 NodeIndex FreeHome(const ReadContext& context, const Job& job, Incarnation incarnation,
                    uint32_t number);

@@ -9,12 +9,14 @@
 namespace holdfast::coord {
 
 Tier ReshardTier(const VersionState& version) {
+  if (version.reshard_tier) return *version.reshard_tier;
   Tier farthest = Tier::kMemory;
   for (const RankShard& shard : version.ranks) {
     Tier nearest = shard.replicas.empty() ? Tier::kPeer : shard.replicas.front().tier;
     for (const Replica& replica : shard.replicas) nearest = std::min(nearest, replica.tier);
     farthest = std::max(farthest, nearest);
   }
+  version.reshard_tier = farthest;
   return farthest;
 }
 

@@ -12,8 +12,8 @@ namespace holdfast::coord {
 /// replica, or decoded at tier peer if it has none.
 Tier ReshardTier(const VersionState& version);
 
-/// Answers a waiter after the decision. Returns false if a shard is missing and nodes that may have
-/// it can still return.
+/// Answers a rank that requests a reshard. Returns false if a shard is missing and nodes that may
+/// have it can still return.
 bool AnswerReshard(Context& context, Job& job, const VersionState& version,
                    const RestoreWaiter& waiter);
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "coordinator/state/invariants.h"
@@ -94,6 +95,10 @@ bool RunRestoreTask(Context& context, Job& job, Rank rank) {
   task.target = target;
   task.source = *source;
   task.request = AddPrepare(context, {job.name, version.id, rank, *source, target});
+  job.plan.involved[target].push_back(rank);
+  if (source->node != kNoNode && source->node != target) {
+    job.plan.involved[source->node].push_back(rank);
+  }
   PrepareShard directive;
   directive.request = task.request;
   directive.identity.job = job.name;
@@ -124,11 +129,18 @@ void DecideRestore(Context& context, Job& job) {
   context.effects.emplace_back(PutLineage{lineage, LineageChange::kDecided});
   const VersionState& version = job.versions.at(lineage.restored);
   if (!version.disputes.empty()) ReportDisputedRestore(context, job, version);
-  for (const RestoreWaiter& waiter : std::exchange(job.plan.waiters, {})) {
-    const Tier tier =
-        waiter.reshard ? ReshardTier(version) : job.plan.tasks[waiter.rank.value].source.tier;
+  for (const auto& [rank, waiter] : std::exchange(job.plan.waiters, {})) {
+    const Tier tier = job.plan.tasks[rank.value].source.tier;
     context.effects.emplace_back(
         Reply{waiter.request, {}, job.incarnation, lineage.restored, tier, version.world});
+  }
+  for (const RestoreWaiter& waiter : std::exchange(job.plan.reshards, {})) {
+    context.effects.emplace_back(Reply{waiter.request,
+                                       {},
+                                       job.incarnation,
+                                       lineage.restored,
+                                       ReshardTier(version),
+                                       version.world});
   }
   job.plan.wanted.reset();
   job.job_state_changed = true;
@@ -150,11 +162,37 @@ void RefuseRestore(Context& context, Job& job, const Status& why, bool include_r
   RefuseWaiters(context, job, why, include_reshards);
 }
 
-/// Answers waiters after the decision: ranks that request a restore late, or again from a new
-/// agent, get the same version.
+/// Answers, refuses or prepares a rank that requests its shard after the decision. Returns false if
+/// its node prepares the shard.
+bool AdvanceRank(Context& context, Job& job, const VersionState& version, Rank rank) {
+  RestorePlan& plan = job.plan;
+  const bool stuck = RunRestoreTask(context, job, rank);
+  RestoreTask& task = plan.tasks[rank.value];
+  const auto [first, last] = plan.waiters.equal_range(rank);
+  if (task.phase == RestoreTask::Phase::kPreparing) return false;
+  if (task.phase == RestoreTask::Phase::kReady) {
+    for (auto it = first; it != last; ++it) {
+      context.effects.emplace_back(Reply{
+          it->second.request, {}, job.incarnation, version.id, task.source.tier, version.world});
+    }
+  } else if ((stuck || !IsAvailable(job, version, rank, kAnyTier | kIncludeDamaged)) &&
+             BarrierOpen(context, job)) {
+    task.tried.clear();
+    const Status why = FailedPreconditionError(MissingText(context, job, version));
+    context.effects.emplace_back(RestoreRefused{job.name, job.incarnation, why});
+    for (auto it = first; it != last; ++it) Answer(context, it->second.request, why);
+  } else {
+    return true;  // until a source or the rank's node is there
+  }
+  plan.waiters.erase(first, last);
+  return false;
+}
+
+/// Answers ranks after the decision: those that request a restore late, or again from a new agent,
+/// get the same version.
 void AdvanceDecided(Context& context, Job& job) {
   RestorePlan& plan = job.plan;
-  if (plan.waiters.empty()) return;
+  if (!plan.is_awaited()) return;
   const VersionId restored = job.lineage().restored;
   auto found = job.versions.find(restored);
   if (found == job.versions.end() || found->second.phase != Phase::kCommitted) {
@@ -165,34 +203,22 @@ void AdvanceDecided(Context& context, Job& job) {
                              job.incarnation.value, job.name, ToString(restored))),
                          /*include_reshards=*/true);
   }
+  const VersionState& version = found->second;
   // A version of another world does not have one shard for each rank: only reshards can read it.
-  if (found->second.world != job.lineage().world) {
-    RefuseWaiters(context, job, WorldMismatch(job, found->second), /*include_reshards=*/false);
+  if (version.world != job.lineage().world) {
+    RefuseWaiters(context, job, WorldMismatch(job, version), /*include_reshards=*/false);
   } else if (plan.candidate != restored) {
     SwitchCandidate(job, restored);
   }
-  std::vector<RestoreWaiter> waiting;
-  for (const RestoreWaiter& waiter : std::exchange(plan.waiters, {})) {
-    if (waiter.reshard) {
-      if (!AnswerReshard(context, job, found->second, waiter)) waiting.push_back(waiter);
-      continue;
-    }
-    bool stuck = RunRestoreTask(context, job, waiter.rank);
-    const RestoreTask& task = plan.tasks[waiter.rank.value];
-    if (task.phase == RestoreTask::Phase::kReady) {
-      context.effects.emplace_back(Reply{
-          waiter.request, {}, job.incarnation, restored, task.source.tier, found->second.world});
-    } else if (BarrierOpen(context, job) && (stuck || !IsAvailable(job, found->second, waiter.rank,
-                                                                   kAnyTier | kIncludeDamaged))) {
-      plan.tasks[waiter.rank.value].tried.clear();
-      const Status why = FailedPreconditionError(MissingText(context, job, found->second));
-      context.effects.emplace_back(RestoreRefused{job.name, job.incarnation, why});
-      Answer(context, waiter.request, why);
-    } else {
-      waiting.push_back(waiter);
+  // All get the same answer.
+  while (!plan.reshards.empty() && AnswerReshard(context, job, version, plan.reshards.back())) {
+    plan.reshards.pop_back();
+  }
+  for (const Rank rank : std::exchange(plan.due, {})) {
+    if (plan.waiters.contains(rank) && AdvanceRank(context, job, version, rank)) {
+      plan.due.insert(rank);
     }
   }
-  plan.waiters = std::move(waiting);
 }
 
 std::optional<VersionId> ChooseCandidate(const Job& job) {
@@ -215,7 +241,7 @@ std::optional<VersionId> ChooseCandidate(const Job& job) {
 /// must call it again then.
 bool AdvanceCandidate(Context& context, Job& job) {
   RestorePlan& plan = job.plan;
-  const bool requested = !plan.waiters.empty();
+  const bool requested = plan.is_awaited();
   if (!requested && job.newest_seen.value != 0) {
     // The job already trains, and no rank has requested a restore: prepare nothing.
     if (plan.candidate) SwitchCandidate(job, std::nullopt);
@@ -233,14 +259,14 @@ bool AdvanceCandidate(Context& context, Job& job) {
     // one cannot be restored.
     if (named || best > plan.candidate || barrier_open()) SwitchCandidate(job, best);
   }
-  const bool may_refuse =
-      requested &&
-      (job.ranks_joined == job.lineage().world ||
-       context.at.now - plan.waiters.front().since >= context.options.node_lease) &&
-      barrier_open();
+  const auto may_refuse = [&] {
+    const bool long_enough = job.ranks_joined == job.lineage().world ||
+                             context.at.now - plan.waiting_since >= context.options.node_lease;
+    return requested && long_enough && barrier_open();
+  };
   const VersionState* candidate = job.FindVersion(plan.candidate);
   if (candidate == nullptr) {
-    if (!may_refuse) return false;
+    if (!may_refuse()) return false;
     RefuseRestore(context, job,
                   plan.wanted ? WhyNotRestorable(context, job, *plan.wanted)
                               : WhyNothingRestorable(context, job),
@@ -248,21 +274,25 @@ bool AdvanceCandidate(Context& context, Job& job) {
     return false;
   }
   const bool other_world = candidate->world != job.lineage().world;
-  if (other_world && may_refuse) {
+  if (other_world && !plan.waiters.empty() && may_refuse()) {
     RefuseRestore(context, job, WorldMismatch(job, *candidate), /*include_reshards=*/false);
   }
   const bool reshards_only = plan.reshards_only();
   // Reshards need no prepared shards.
-  for (uint32_t rank = 0; rank < plan.tasks.size() && !reshards_only && !other_world; ++rank) {
-    if (!RunRestoreTask(context, job, Rank{rank})) continue;
+  for (auto it = plan.due.begin(); it != plan.due.end() && !reshards_only && !other_world;) {
+    const Rank rank = *it;
+    const bool stuck = RunRestoreTask(context, job, rank);
+    const bool idle = plan.tasks[rank.value].phase == RestoreTask::Phase::kIdle;
+    it = idle ? std::next(it) : plan.due.erase(it);
+    if (!stuck) continue;
     if (!barrier_open()) continue;  // a node that has not attached yet may have the shard
     plan.unusable[candidate->id] =
-        fmt::format("rank {} could not be prepared from any replica", rank);
+        fmt::format("rank {} could not be prepared from any replica", rank.value);
     return true;
   }
   const bool as_wanted = !plan.wanted || plan.wanted == plan.candidate;
   const bool ready = reshards_only || (!other_world && plan.ready == plan.tasks.size());
-  if (!plan.waiters.empty() && as_wanted && ready && barrier_open()) DecideRestore(context, job);
+  if (plan.is_awaited() && as_wanted && ready && barrier_open()) DecideRestore(context, job);
   return false;
 }
 
@@ -297,10 +327,9 @@ void OnRestoreRequested(Context& context, const RestoreRequested& event) {
   if (Status why = CheckRequest(context, job, event); !why.ok()) return refuse(std::move(why));
   const LineageRecord& lineage = job.lineage();
   if (IsRollback(job, event)) {
-    job.plan.rollbacks.push_back(
-        {event.request, event.rank, context.at.now, event.reshard, event.wanted});
+    job.plan.RollBack({event.request, event.rank, context.at.now, event.reshard, event.wanted});
     job.plan.open = true;
-    return PlaceRank(context, job, event.rank, context.cluster.node_names.at(event.node));
+    return PlaceRank(job, event.rank, context.cluster.node_names.at(event.node));
   }
   // If nothing was ever committed, the first request decides a fresh start.
   if (lineage.decision == Decision::kFresh ||
@@ -318,7 +347,7 @@ void OnRestoreRequested(Context& context, const RestoreRequested& event) {
           "restore another version",
           job.incarnation.value, job.name, ToString(lineage.restored), ToString(*event.wanted))));
     }
-  } else if (plan.waiters.empty()) {
+  } else if (!plan.is_awaited()) {
     // All ranks restore the version that the first waiter requests.
     plan.wanted = event.wanted;
     plan.unusable.clear();
@@ -332,21 +361,29 @@ void OnRestoreRequested(Context& context, const RestoreRequested& event) {
         event.rank.value, name(event.wanted), name(plan.wanted))));
   }
   plan.open = true;
-  plan.waiters.push_back({event.request, event.rank, context.at.now, event.reshard});
-  PlaceRank(context, job, event.rank, context.cluster.node_names.at(event.node));
+  plan.Wait({event.request, event.rank, context.at.now, event.reshard});
+  PlaceRank(job, event.rank, context.cluster.node_names.at(event.node));
 }
 
 void OnRestoreAbandoned(Context& context, const RestoreAbandoned& event) {
-  for (auto& [name, job] : context.cluster.jobs) {
-    const auto abandoned = [&](const RestoreWaiter& waiter) {
-      return waiter.request == event.request;
-    };
-    std::vector<RestoreWaiter>& waiters = job.plan.waiters;
-    std::erase_if(job.plan.rollbacks, abandoned);
-    if (std::erase_if(waiters, abandoned) == 0) continue;
-    if (waiters.empty()) job.plan.wanted.reset();
-    job.changed = true;
+  const auto found = context.cluster.jobs.find(event.job);
+  if (found == context.cluster.jobs.end()) return;
+  RestorePlan& plan = found->second.plan;
+  const auto abandoned = [&](const RestoreWaiter& waiter) {
+    return waiter.request == event.request;
+  };
+  const auto [first, last] = plan.waiters.equal_range(event.rank);
+  const auto own =
+      std::find_if(first, last, [&](const auto& entry) { return abandoned(entry.second); });
+  if (own != last) {
+    plan.waiters.erase(own);
+  } else {
+    std::erase_if(plan.reshards, abandoned);
+    std::erase_if(plan.rollbacks, abandoned);
+    std::erase_if(plan.rollbacks_to_newest, abandoned);
   }
+  if (!plan.is_awaited()) plan.wanted.reset();
+  found->second.changed = true;
 }
 
 void AdvanceRestore(Context& context, Job& job) {
@@ -363,6 +400,7 @@ void OnShardPrepared(Context& context, Job& job, const PendingPrepare& pending,
   RestoreTask& task = job.plan.tasks[pending.rank.value];
   if (task.request != prepared.request) return;
   task.request.reset();
+  job.plan.due.insert(pending.rank);
   if (prepared.outcome.ok()) {
     task.phase = RestoreTask::Phase::kReady;
     ++job.plan.ready;
@@ -376,6 +414,7 @@ void OnShardPrepared(Context& context, Job& job, const PendingPrepare& pending,
                             [&](const RestoreTask::Tried& t) { return t.replica == task.source; });
   if (tried == task.tried.end()) tried = task.tried.insert(task.tried.end(), {task.source, 0});
   const bool wrong_result = decoded && code == ErrorCode::kDataLoss;
+  job.plan.failed.insert(pending.rank);
   tried->attempts += wrong_result ? kDecodeFailureCost : 1;
   task.retry_at = context.at.now + (wrong_result ? Clock::Duration::zero() : kRetryPause);
 }

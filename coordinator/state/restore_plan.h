@@ -22,17 +22,20 @@ bool BarrierOpen(const ReadContext& context, const Job& job);
 bool IsRestoring(const ReadContext& context, const Job& job);
 
 /// Records on which node the rank runs.
-void PlaceRank(Context& context, Job& job, Rank rank, NodeIndex node);
+void PlaceRank(Job& job, Rank rank, NodeIndex node);
 
 /// Makes another version the candidate, or none. All tasks start again.
 void SwitchCandidate(Job& job, std::optional<VersionId> candidate);
 
-/// Ends the task: a reply to its directive no longer matters.
-void ResetRestoreTask(Job& job, RestoreTask& task);
+/// Ends the rank's task, if it has one: a reply to its directive no longer matters.
+void ResetRestoreTask(Job& job, Rank rank);
 
 /// Resets restore tasks after `node` was lost or attached again. With `keep_ready` it is the same
 /// agent, which still has its prepared shards in memory.
 void FailRestoreTasksOf(Context& context, Job& job, NodeIndex node, bool keep_ready);
+
+/// Refuses all of these ranks.
+void RefuseAll(Context& context, std::vector<RestoreWaiter>& waiters, const Status& why);
 
 /// Refuses the waiting ranks; those that reshard only with `include_reshards`.
 void RefuseWaiters(Context& context, Job& job, const Status& why, bool include_reshards = true);

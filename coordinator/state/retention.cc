@@ -32,7 +32,7 @@ std::set<VersionId> ProtectedVersions(const Job& job) {
     if (HasReplicas(traits.tier)) protect(NewestCommitted(job, traits.tier));
     protect(job.copies[traits.tier].version);
   }
-  if (job.lineage().decision == Decision::kNone || !job.plan.waiters.empty()) {
+  if (job.lineage().decision == Decision::kNone || job.plan.is_awaited()) {
     protect(job.plan.candidate);
   }
   protect(job.plan.rolled_back_to);

@@ -73,34 +73,33 @@ bool AnswerRollback(Context& context, Job& job, const RestoreWaiter& waiter, Ver
   }
   return true;
 }
+
+/// Answers when all ranks wait, since all must get the same version.
+void AnswerRollbacksToNewest(Context& context, Job& job) {
+  std::vector<RestoreWaiter>& waiters = job.plan.rollbacks_to_newest;
+  if (waiters.size() < job.lineage().world) return;  // each rank causes an event
+  std::set<Rank> ranks;
+  for (const RestoreWaiter& waiter : waiters) ranks.insert(waiter.rank);
+  if (ranks.size() != job.lineage().world) return;
+  const auto newest = NewestRestorable(job);
+  if (!newest && !BarrierOpen(context, job)) return;
+  if (!newest) return RefuseAll(context, waiters, WhyNothingRestorable(context, job));
+  std::erase_if(waiters, [&](const RestoreWaiter& waiter) {
+    return AnswerRollback(context, job, waiter, *newest);
+  });
+}
 }  // namespace
 
 void AdvanceRollback(Context& context, Job& job) {
   RestorePlan& plan = job.plan;
-  if (plan.rollbacks.empty()) return;
-  std::set<Rank> to_newest;  // ranks that request the newest: all must get the same version
-  for (const RestoreWaiter& waiter : plan.rollbacks) {
-    if (!waiter.wanted) to_newest.insert(waiter.rank);
+  if (plan.rollbacks.empty() && plan.rollbacks_to_newest.empty()) return;
+  std::erase_if(plan.rollbacks, [&](const RestoreWaiter& waiter) {
+    return AnswerRollback(context, job, waiter, *waiter.wanted);
+  });
+  AnswerRollbacksToNewest(context, job);
+  if (plan.rollbacks.empty() && plan.rollbacks_to_newest.empty()) {
+    plan.open = job.lineage().decision != Decision::kFresh;
   }
-  const bool all = to_newest.size() == job.lineage().world;
-  const auto newest = all ? NewestRestorable(job) : std::nullopt;
-  std::vector<RestoreWaiter> waiting;
-  for (RestoreWaiter& waiter : std::exchange(plan.rollbacks, {})) {
-    const bool named = waiter.wanted.has_value();
-    if (!named && !all) {
-      waiting.push_back(std::move(waiter));
-    } else if (!named && !newest) {
-      if (BarrierOpen(context, job)) {
-        Answer(context, waiter.request, WhyNothingRestorable(context, job));
-      } else {
-        waiting.push_back(std::move(waiter));
-      }
-    } else if (!AnswerRollback(context, job, waiter, named ? *waiter.wanted : *newest)) {
-      waiting.push_back(std::move(waiter));
-    }
-  }
-  plan.rollbacks = std::move(waiting);
-  if (plan.rollbacks.empty()) plan.open = job.lineage().decision != Decision::kFresh;
 }
 
 }  // namespace holdfast::coord

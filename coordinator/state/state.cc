@@ -65,6 +65,13 @@ std::vector<Effect> State::Apply(const Event& event, Instant at) {
   return effects;
 }
 
+std::vector<Effect> State::FinishBatch() {
+  std::vector<Effect> effects;
+  Context context{options_, at_, cluster_, effects};
+  coord::FinishBatch(context);
+  return effects;
+}
+
 std::vector<NodeStatus> State::Nodes() const { return NodeStatuses(Read()); }
 
 std::vector<ParityLag> State::ParityLags(const std::string& job) const {

@@ -27,6 +27,10 @@ class State {
 
   /// Applies the event at the time `at` and returns its effects.
   std::vector<Effect> Apply(const Event& event, Instant at);
+  /// Call after the events whose effects are stored in one write. Returns further effects, to be
+  /// stored in the same write: of rules that read a whole job, and therefore do not follow each of
+  /// thousands of events.
+  std::vector<Effect> FinishBatch();
 
   // ---- operators' queries; see statuses.h ----
   std::vector<NodeStatus> Nodes() const;

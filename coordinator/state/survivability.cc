@@ -1,6 +1,7 @@
 #include "coordinator/state/survivability.h"
 
 #include <algorithm>
+#include <map>
 #include <vector>
 
 #include "storage/erasure/coding_tables.h"
@@ -31,16 +32,22 @@ bool LaterHasGroups(const Job& job, Incarnation incarnation) {
                      [](const auto& entry) { return !entry.second.peers.empty(); });
 }
 
+/// Begins with the rank that was unavailable last: while nodes attach or are lost one after
+/// another, it mostly still is.
 bool EveryRankIsAvailable(const Job& job, const VersionState& version, uint32_t tiers) {
   const GroupIndex* groups = job.groups_of(version.id.incarnation);
   if (groups == nullptr) return false;
-  std::vector<bool> decodes(groups->firsts.size());
-  for (uint32_t group = 0; group < decodes.size(); ++group) {
-    decodes[group] = CanDecodeGroup(job, version, group, tiers);
-  }
-  for (uint32_t rank = 0; rank < version.world; ++rank) {
-    const bool held = !version.ranks[rank].replicas.empty();
-    if (!held && !decodes[groups->members[groups->by_rank[rank]].group]) return false;
+  std::map<uint32_t, bool> decodes;  // by group
+  const uint32_t first = version.unavailable;
+  for (uint32_t i = 0; i < version.world; ++i) {
+    const uint32_t rank = (first + i) % version.world;
+    if (!version.ranks[rank].replicas.empty()) continue;
+    const uint32_t group = groups->members[groups->by_rank[rank]].group;
+    const auto [known, added] = decodes.try_emplace(group);
+    if (added) known->second = CanDecodeGroup(job, version, group, tiers);
+    if (known->second) continue;
+    version.unavailable = rank;
+    return false;
   }
   return true;
 }

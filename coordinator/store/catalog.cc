@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <ranges>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -194,17 +192,11 @@ Status Catalog::Write(std::span<const Effect> effects) {
   CheckBatch(effects);
   HOLDFAST_RETURN_IF_ERROR(invariants_.error());
   std::vector<Mutation> mutations;
-  // A job's record has all of its nodes, and each node that joins changes it. Of a batch in which
-  // thousands join, only the last one is written.
-  std::set<std::string_view> jobs;
-  for (const Effect& effect : std::views::reverse(effects)) {
-    const auto* put = std::get_if<PutJob>(&effect);
-    if (put != nullptr && !jobs.insert(put->record.job).second) continue;
+  for (const Effect& effect : effects) {
     std::optional<Mutation> mutation = std::visit(Writing{}, effect);
     if (mutation) mutations.push_back(*std::move(mutation));
   }
   if (mutations.empty()) return Status::Ok();
-  std::ranges::reverse(mutations);
   const Compare compares[] = {{std::string(kEpochKey), EncodeEpoch(epoch_)}};
   HOLDFAST_ASSIGN_OR_RETURN(bool applied, store_->Commit(compares, mutations));
   if (!applied) return FencedError("another coordinator took the store");

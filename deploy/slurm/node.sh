@@ -53,9 +53,13 @@ wanted() {
   [ -z "$HOLDFAST_PARTITIONS" ] || [[ " $HOLDFAST_PARTITIONS " == *" ${SLURM_JOB_PARTITION:-} "* ]]
 }
 
-# detached COMMAND: runs node.sh in a new session and without slurmd's descriptors, because slurmd ends the
-# prolog's process group. Descriptor 9 is the lock of this script.
-detached() { setsid --fork "$BASH" "$here/node.sh" "$@" </dev/null >>"$HOLDFAST_LOG" 2>&1 9>&-; }
+# detached COMMAND: runs node.sh in a new session and without slurmd's descriptors, because slurmd kills the process
+# group of the prolog or epilog when that ends. Returns when the process is in its new session, not before: on a busy
+# node, slurmd would kill it first. Descriptor 9 is the lock of this script.
+detached() {
+  read -r < <(setsid --fork "$BASH" -c 'echo started; exec "$@" </dev/null >>"$0" 2>&1' \
+    "$HOLDFAST_LOG" "$BASH" "$here/node.sh" "$@" 9>&-)
+}
 
 start() {
   touch "$jobs/$SLURM_JOB_ID"

@@ -2,7 +2,12 @@
 // through the client library.
 
 #define HOLDFAST_HPP_EXPLICIT_NAMESPACE
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
 #include <chrono>
+#include <cstring>
 #include <holdfast/holdfast.hpp>
 
 #include "testing/cluster/cluster.h"
@@ -255,6 +260,23 @@ TEST_F(ClusterTest, ParityGroupsAreShown) {
       kPatience);
   EXPECT_EQ(without.exit_code, 2) << without.Shown();
   EXPECT_THAT(without.out, HasSubstr("NODE_DOWN"));
+}
+
+TEST_F(ClusterTest, AnotherCoordinatorAnswersWhenTheFirstIsSilent) {
+  const std::string path = folder_ / "silent.sock";
+  const int listener = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::strncpy(address.sun_path, path.c_str(), sizeof(address.sun_path) - 1);
+  ASSERT_EQ(::bind(listener, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  ASSERT_EQ(::listen(listener, 4), 0);
+  for (const char* command : {"status", "certificates"}) {
+    const CliResult result = RunCli(
+        {command, "--timeout", "4s", "--endpoint", "unix:" + path + "," + cluster_->endpoint()});
+    EXPECT_NE(result.exit_code, 124) << command << result.Shown();
+    EXPECT_THAT(result.out + result.err, Not(HasSubstr("did not answer"))) << command;
+  }
+  ::close(listener);
 }
 
 TEST_F(ClusterTest, DisksOfAStoppedClusterCanBeRestored) {

@@ -249,9 +249,9 @@ class Coordinator {
     event.rank = Rank{static_cast<uint32_t>(Small())};
     if (Below(3) == 0) event.wanted = VersionId{Incarnation{Small()}, holdfast::Step{Small()}};
     event.reshard = Below(2) == 0;
-    const RequestId request = event.request;
+    const RestoreAbandoned abandoned{event.request, event.job, event.rank};
     Apply(std::move(event));
-    if (Below(4) == 0) Apply(RestoreAbandoned{request});
+    if (Below(4) == 0) Apply(abandoned);
     if (Below(4) == 0) {
       PinSet pin{NewRequest(), Job(), std::nullopt, Below(2) == 0};
       if (Below(4) != 0) pin.version = VersionId{Incarnation{Small()}, holdfast::Step{Small()}};
@@ -398,6 +398,7 @@ class Coordinator {
 
   void Apply(const Event& event) {
     std::vector<Effect> effects = state_->Apply(event, at_);
+    for (Effect& effect : state_->FinishBatch()) effects.push_back(std::move(effect));
     attendance_.Update(event, effects);
     const std::vector<Effect> followed = supervisor_->Observe(event, effects, at_);
     effects.insert(effects.end(), followed.begin(), followed.end());

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import pathlib
+import re
 import subprocess
 import tomllib
 import zlib
@@ -16,6 +17,9 @@ COMPILED = {".cc", ".h", ".c", ".hpp"}
 # For an expression or a statement, the switch selects between both texts. Raw text contains the switch as @ON@.
 KINDS = {"expression", "statement", "raw"}
 PACKAGE = "client/python/src/"
+BRACKETS = {"(": ")", "[": "]", "{": "}"}
+LITERAL = re.compile(r'"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])\'')
+FRAGMENT = re.compile(r"^(?:(?:if|for|while|return|else)\b|&&|\|\|)|(?:&&|\|\||[-+*/=<>?:,])$")
 
 
 @dataclasses.dataclass
@@ -51,6 +55,17 @@ def load(lists=LISTS):
     return found
 
 
+def is_balanced(text):
+    """Returns whether each bracket in the text has its counterpart there."""
+    expected = []
+    for char in LITERAL.sub("", text):
+        if char in BRACKETS:
+            expected.append(BRACKETS[char])
+        elif char in BRACKETS.values() and (not expected or expected.pop() != char):
+            return False
+    return not expected
+
+
 def problems(mutations, root=ROOT):
     """Returns the problems of the list, one sentence each."""
     wrong = []
@@ -72,6 +87,12 @@ def problems(mutations, root=ROOT):
             report("raw text without @ON@ is always active: add @ON@")
         if one.compiled and one.kind == "expression" and one.original.rstrip().endswith(";"):
             report("the original is a statement: use kind = \"statement\"")
+        if one.compiled and one.kind in ("expression", "statement"):
+            whole = all(is_balanced(text) for text in (one.original, one.mutated))
+            if one.kind == "expression":
+                whole = whole and not any(FRAGMENT.search(text.strip()) for text in (one.original, one.mutated))
+            if not whole:
+                report(f"it is not a whole {one.kind}, and the copy would not compile: use kind = \"raw\" with @ON@")
         if one.original == one.mutated:
             report("original and mutated are the same")
         if not one.tests and not one.argued:

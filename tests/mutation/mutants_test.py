@@ -35,7 +35,11 @@ class MutantsTest(unittest.TestCase):
                               ({"original": "Stop();"}, "is a statement"),
                               ({"file": "module/c.cc"}, "does not exist"), ({"mutated": "x > 1"}, "the same"),
                               ({"kind": "other"}, "kind 'other'"), ({"tests": []}, "names no test"),
-                              ({"kind": "raw"}, "without @ON@")):
+                              ({"kind": "raw"}, "without @ON@"),
+                              ({"original": "if (x > 1)"}, "not a whole expression"),
+                              ({"original": "x >"}, "not a whole expression"),
+                              ({"original": "(x > 1"}, "not a whole expression"),
+                              ({"original": "(x > 1", "kind": "statement"}, "not a whole statement")):
             with self.subTest(change):
                 found = self.problems(mutation(**change))
                 self.assertEqual(len(found), 1, found)

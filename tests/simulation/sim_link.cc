@@ -176,9 +176,9 @@ void SimLink::DecideRestore(const RestoreRequest& request,
           CoordinatorLife& life, coord::RequestId id, Answer answer) mutable {
         event.request = id;
         life.applier->Submit(event, id, std::move(answer));
-        life.mailbox->Post(scheduler.Now() + timeout, [&life, id] {
-          life.applier->Submit(coord::Event(coord::RestoreAbandoned{id}));
-        });
+        const coord::RestoreAbandoned abandoned{id, event.job, event.rank};
+        life.mailbox->Post(scheduler.Now() + timeout,
+                           [&life, abandoned] { life.applier->Submit(coord::Event(abandoned)); });
       },
       [done = std::move(done)](const coord::Reply* reply, const Status& status) {
         if (!status.ok()) return done(Fail(status));

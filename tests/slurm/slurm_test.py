@@ -300,6 +300,22 @@ class SharedNode(SlurmTest):
         self.cancel(third)
         wait_until(lambda: c.keeper_pid("n1") is None, 20, "the memory is freed")
 
+    def test_the_memory_is_freed_although_new_sessions_begin_late(self):
+        """slurmd kills the epilog's process group when the epilog ends: on a busy node, before its child has its own
+        session."""
+        c = self.cluster
+        programs = c.root / "programs"
+        programs.mkdir()
+        (programs / "setsid").write_text(f'#!/bin/sh\n(sleep 1; exec {shutil.which("setsid")} "$@") &\n')
+        (programs / "setsid").chmod(0o755)
+        with open(c.scripts / "holdfast.conf", "a", encoding="utf-8") as file:
+            file.write(f"PATH={programs}:$PATH\n")
+        c.start()
+        job = self.submit()
+        wait_until(lambda: c.keeper_pid("n1"), 20, c.describe)
+        self.cancel(job)
+        wait_until(lambda: c.keeper_pid("n1") is None, 20, "the memory is freed")
+
 
 class Scripts(SlurmTest):
     """Slurm starts no job on a node whose epilog still runs; other configurations of Slurm may."""

@@ -18,6 +18,7 @@ Agents::Agents(Engine& engine, FlightRule rule, uint64_t seed)
       setting_(engine.setting()),
       rule_(rule),
       noise_(seed),
+      step_noise_(seed + 1),
       nodes_(engine.job().nodes()) {
   for (Node& node : nodes_) {
     node.offset_s = noise_.Uniform(-setting_.clock_offset_s, setting_.clock_offset_s);
@@ -32,6 +33,11 @@ Agents::Agents(Engine& engine, FlightRule rule, uint64_t seed)
   for (uint32_t rank = 0; rank < engine.job().world; ++rank) {
     recorders_.emplace_back(engine, rank);
   }
+}
+
+/// A rank notes the end of its step a little later.
+double Agents::SinceStep(double since_s) {
+  return std::max(0.0, since_s - setting_.stamp_jitter_s * step_noise_.random().Unit());
 }
 
 uint64_t Agents::Stamp(const Node& node, double at_s) {
@@ -72,7 +78,7 @@ void Agents::ReportRank(uint32_t index, uint32_t rank, double at_s, detect::Dige
   report.silent_ns = static_cast<uint64_t>(std::max(0.0, snapshot_.silent_s) * 1e9);
   if (setting_.reports_steps) {
     report.step = snapshot_.step;
-    report.since_step_ns = static_cast<uint64_t>(std::max(0.0, snapshot_.since_step_s) * 1e9);
+    report.since_step_ns = static_cast<uint64_t>(SinceStep(snapshot_.since_step_s) * 1e9);
     report.steps = std::move(snapshot_.steps);
   }
   for (const Recorder::Ended& ended : snapshot_.ended) {

@@ -50,6 +50,7 @@ class Agents {
   void Send(Node& node, double at_s, detect::Digest digest);
   void Push(double at_s, detect::Digest digest);
   uint64_t Stamp(const Node& node, double at_s);
+  double SinceStep(double since_s);
   static uint64_t LocalNs(const Node& node, double at_s) {
     return static_cast<uint64_t>((at_s + 1000 + node.offset_s) * node.rate * 1e9);
   }
@@ -59,6 +60,7 @@ class Agents {
   const Setting& setting_;
   const FlightRule rule_;
   Noise noise_;
+  Noise step_noise_;
   std::vector<Node> nodes_;
   std::vector<Recorder> recorders_;  // by rank
   Recorder::Snapshot snapshot_;

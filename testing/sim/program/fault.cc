@@ -109,7 +109,9 @@ std::vector<FaultClass> RightClasses(FaultKind kind) {
   return {};
 }
 
-bool Fits(FaultKind kind, Family family) {
+namespace {
+
+bool CanHave(FaultKind kind, Family family) {
   const bool link = kind == FaultKind::kDroppedLink || kind == FaultKind::kHungCollective ||
                     kind == FaultKind::kSlowNic || kind == FaultKind::kLossyLink;
   if (family == Family::kStepsOnly)
@@ -119,6 +121,12 @@ bool Fits(FaultKind kind, Family family) {
     return family == Family::kFsdp || family == Family::kPipeline || family == Family::kThree;
   }
   return true;
+}
+
+}  // namespace
+
+bool Fits(const FaultSpec& spec, Family family) {
+  return CanHave(spec.kind, family) && CanHave(spec.second, family);
 }
 
 Fault PlaceFault(FaultKind kind, double magnitude, const Job& job, double onset_s, Noise& noise) {

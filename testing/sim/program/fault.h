@@ -61,8 +61,9 @@ const FaultSpec* FindFault(std::string_view name);
 bool IsHang(FaultKind kind);
 /// Returns the classes that are right; the first is the usual one.
 std::vector<detect::FaultClass> RightClasses(FaultKind kind);
-/// Whether a job of the family can have the fault.
-bool Fits(FaultKind kind, Family family);
+/// Whether a job of the family can have the fault, or both of two. Links of jobs that report only
+/// steps do not show, and neither do their operations.
+bool Fits(const FaultSpec& spec, Family family);
 
 /// One fault of a run.
 struct Fault {

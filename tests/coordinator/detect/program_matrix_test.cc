@@ -34,7 +34,7 @@ TEST_P(ProgramFaultTest, IsAttributedInAllFamilies) {
   std::string which;
   for (const Family family : kFamilies) {
     const FaultSpec& spec = *FindFault(GetParam().fault);
-    if (!Fits(spec.kind, family)) continue;
+    if (!Fits(spec, family)) continue;
     if (family == Family::kStepsOnly && !GetParam().steps_only) continue;
     for (uint64_t seed = 0; seed < kSeeds; ++seed) {
       const Outcome outcome = RunOf(family, GetParam().fault, seed);

@@ -51,6 +51,7 @@ class Harness {
 
   const std::vector<Effect>& Apply(const Event& event) {
     effects = state_->Apply(event, at_);
+    for (Effect& effect : state_->FinishBatch()) effects.push_back(std::move(effect));
     for (const Effect& effect : effects) stored.Apply(effect);
     return effects;
   }

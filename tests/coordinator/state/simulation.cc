@@ -99,6 +99,7 @@ void Simulation::Observe(const Event& event) {
 void Simulation::Apply(const Event& event) {
   Observe(event);
   std::vector<Effect> effects = state_->Apply(event, at_);
+  for (Effect& effect : state_->FinishBatch()) effects.push_back(std::move(effect));
   EXPECT_EQ(options_.invariants->what(), "");
   StoredRecords before = records_;
   const bool writes = std::any_of(effects.begin(), effects.end(),

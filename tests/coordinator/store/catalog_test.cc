@@ -14,25 +14,6 @@ std::unique_ptr<MetaStore> Store(MemoryStoreData& data) {
   return std::make_unique<MemoryStore>(data);
 }
 
-/// Counts the mutations of the last commit.
-class CountingStore : public MemoryStore {
- public:
-  CountingStore(MemoryStoreData& data, size_t& mutations)
-      : MemoryStore(data), mutations_(mutations) {}
-  Result<bool> Commit(std::span<const Compare> compares,
-                      std::span<const Mutation> mutations) override {
-    mutations_ = mutations.size();
-    return MemoryStore::Commit(compares, mutations);
-  }
-
- private:
-  size_t& mutations_;
-};
-
-PutJob Job(const std::string& name, uint32_t uid) {
-  return {{name, uid, Incarnation{1}, {}, {}, Step{0}, false, 0, 0, {}, 0}};
-}
-
 TEST(CatalogTest, EachOpeningTakesTheNextEpoch) {
   MemoryStoreData data;
   EXPECT_EQ(Catalog::Open(Store(data), "prod").value()->epoch(), Epoch{1});
@@ -54,24 +35,6 @@ TEST(CatalogTest, ASuccessorFencesItsPredecessor) {
   EXPECT_TRUE(newer->Read().value().jobs.empty());
   EXPECT_TRUE(newer->Write(effects).ok());
   EXPECT_EQ(newer->Read().value().jobs.size(), 1U);
-}
-
-TEST(CatalogTest, ABatchHasOneRecordOfAJob) {
-  MemoryStoreData data;
-  size_t mutations = 0;
-  auto catalog = Catalog::Open(std::make_unique<CountingStore>(data, mutations), "prod").value();
-  const std::vector<Effect> effects = {Job("gpt", 1), Job("llm", 4), Job("gpt", 2), Job("gpt", 3)};
-  ASSERT_TRUE(catalog->Write(effects).ok());
-  EXPECT_EQ(mutations, 2U);
-  const Records records = catalog->Read().value();
-  ASSERT_EQ(records.jobs.size(), 2U);
-  EXPECT_EQ(records.jobs[0], Job("gpt", 3).record);
-  EXPECT_EQ(records.jobs[1], Job("llm", 4).record);
-  ASSERT_TRUE(catalog->Write(std::vector<Effect>{Job("gpt", 4), EraseJob{"gpt"}}).ok());
-  EXPECT_EQ(catalog->Read().value().jobs.size(), 1U);
-  ASSERT_TRUE(
-      catalog->Write(std::vector<Effect>{Job("gpt", 5), EraseJob{"gpt"}, Job("gpt", 6)}).ok());
-  EXPECT_EQ(catalog->Read().value().jobs[0], Job("gpt", 6).record);
 }
 
 TEST(CatalogTest, WritesTheEffectsInOrder) {

@@ -200,7 +200,7 @@ TEST_P(ProgramTest, AKilledRankDoesNothingMore) {
 
 TEST_P(ProgramTest, EveryFittingFaultTakesEffect) {
   for (const FaultSpec& spec : Faults()) {
-    if (spec.kind == FaultKind::kNone || !Fits(spec.kind, GetParam())) continue;
+    if (spec.kind == FaultKind::kNone || !Fits(spec, GetParam())) continue;
     // A job on one node has no links. A fault of a checkpoint takes effect at the next checkpoint.
     Noise noise(5);
     const Case what = CaseOf(GetParam(), spec.name);

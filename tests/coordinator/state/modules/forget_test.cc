@@ -37,7 +37,7 @@ TEST_F(ForgetModule, AllRecordsAreErasedAndAbsentNodesAreNamed) {
   AddCommitted(V(2, 10), {Tier::kDisk});
   Lose(1);
   job().phase = JobPhase::kEnded;
-  job().plan.waiters.push_back({9, Rank{0}, context.at.now});
+  job().plan.Wait({9, Rank{0}, context.at.now});
   OnJobForgotten(context, {7, "gpt"});
   EXPECT_TRUE(cluster.jobs.empty());
   EXPECT_EQ(Added<EraseVersion>().size(), 1U);

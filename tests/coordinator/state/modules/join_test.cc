@@ -39,7 +39,7 @@ TEST_F(JoinModule, TheNextIncarnationIsAboveAllThatNodesReported) {
 
 TEST_F(JoinModule, AnIncarnationAbortsWhatIsPendingAndRefusesOldWaiters) {
   VersionState& pending = Add(V(2, 10));
-  job().plan.waiters.push_back({9, Rank{0}, context.at.now});
+  job().plan.Wait({9, Rank{0}, context.at.now});
   Join(0, "run-3");
   EXPECT_EQ(pending.phase, Phase::kAborted);
   ASSERT_EQ(Added<Reply>().size(), 2U);

@@ -1,4 +1,6 @@
 #include "coordinator/state/passes.h"
+
+#include "coordinator/state/restore_plan.h"
 #include "tests/coordinator/state/modules/module_test.h"
 
 namespace holdfast::coord {
@@ -26,6 +28,28 @@ TEST_F(PassesModule, TheJobStateComesBeforeTheRemoval) {
   ASSERT_GE(sent.size(), 2U);
   EXPECT_TRUE(std::holds_alternative<JobState>(sent.front().directive));
   EXPECT_TRUE(std::holds_alternative<RemoveVersion>(sent.back().directive));
+}
+
+TEST_F(PassesModule, ABatchHasOneRecordOfAJob) {
+  for (const char* name : {"x", "y", "z"}) {
+    PlaceRank(job(), Rank{0}, MakeNode(name));
+    ApplyChanges(context);
+  }
+  EXPECT_TRUE(Added<PutJob>().empty());
+  FinishBatch(context);
+  ASSERT_EQ(Added<PutJob>().size(), 1U);
+  EXPECT_THAT(Added<PutJob>()[0].record.nodes_now, ::testing::IsSupersetOf({"x", "y", "z"}));
+  FinishBatch(context);
+  EXPECT_EQ(Added<PutJob>().size(), 1U);
+}
+
+TEST_F(PassesModule, RepairsFollowABatch) {
+  job().repair_due = true;
+  ApplyChanges(context);
+  EXPECT_TRUE(job().repair_due);
+  job().joined_at -= std::chrono::minutes(2);  // no restore is expected
+  FinishBatch(context);
+  EXPECT_FALSE(job().repair_due);
 }
 
 TEST_F(PassesModule, AJobThatEndedLongAgoIsForgotten) {

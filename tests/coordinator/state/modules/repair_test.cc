@@ -92,7 +92,7 @@ TEST_F(RepairModule, ARepairWhoseReplicaDoesNotCountPauses) {
 
 TEST_F(RepairModule, ARestoreComesFirst) {
   Version().RemoveReplica(Rank{1}, {1, Tier::kDisk});
-  job().plan.waiters.push_back({7, Rank{0}, context.at.now});
+  job().plan.Wait({7, Rank{0}, context.at.now});
   AdvanceRepairs(context, job());
   EXPECT_TRUE(Added<Send>().empty());
   EXPECT_TRUE(job().repair_due);

@@ -19,7 +19,7 @@ TEST_F(RestorePlanModule, RanksThatNeverRestoreDelayRepairsForAMinute) {
   EXPECT_TRUE(IsRestoring(context, job()));
   Pass(std::chrono::seconds(60));
   EXPECT_FALSE(IsRestoring(context, job()));
-  job().plan.waiters.push_back({7, Rank{0}, context.at.now});
+  job().plan.Wait({7, Rank{0}, context.at.now});
   EXPECT_TRUE(IsRestoring(context, job()));
 }
 
@@ -28,14 +28,14 @@ TEST_F(RestorePlanModule, ARankThatMovesIsPreparedAgain) {
   ASSERT_EQ(job().plan.tasks.size(), 2U);
   job().plan.tasks[0].phase = RestoreTask::Phase::kReady;
   job().plan.ready = 1;
-  PlaceRank(context, job(), Rank{0}, 0);
+  PlaceRank(job(), Rank{0}, 0);
   EXPECT_EQ(job().plan.ready, 1U);
-  PlaceRank(context, job(), Rank{0}, 1);
+  PlaceRank(job(), Rank{0}, 1);
   EXPECT_EQ(job().plan.ready, 0U);
   EXPECT_EQ(job().plan.tasks[0].phase, RestoreTask::Phase::kIdle);
-  EXPECT_TRUE(Added<PutJob>().empty());  // the node is known
-  PlaceRank(context, job(), Rank{0}, MakeNode("new"));
-  EXPECT_EQ(Added<PutJob>().size(), 1U);
+  EXPECT_FALSE(job().record_due);  // the node is known
+  PlaceRank(job(), Rank{0}, MakeNode("new"));
+  EXPECT_TRUE(job().record_due);
 }
 
 TEST_F(RestorePlanModule, ALostNodeResetsItsTasksAndTheSameAgentKeepsReadyOnes) {
@@ -43,6 +43,7 @@ TEST_F(RestorePlanModule, ALostNodeResetsItsTasksAndTheSameAgentKeepsReadyOnes) 
   RestoreTask& task = job().plan.tasks[0];
   task.phase = RestoreTask::Phase::kReady;
   task.target = 0;
+  job().plan.involved[0] = {Rank{0}};
   job().plan.ready = 1;
   job().plan.unusable[V(1, 9)] = "no";
   FailRestoreTasksOf(context, job(), 0, /*keep_ready=*/true);
@@ -53,12 +54,12 @@ TEST_F(RestorePlanModule, ALostNodeResetsItsTasksAndTheSameAgentKeepsReadyOnes) 
 }
 
 TEST_F(RestorePlanModule, ReshardsMayWaitOn) {
-  job().plan.waiters.push_back({7, Rank{0}, context.at.now});
-  job().plan.waiters.push_back({8, Rank{1}, context.at.now, /*reshard=*/true});
+  job().plan.Wait({7, Rank{0}, context.at.now});
+  job().plan.Wait({8, Rank{1}, context.at.now, /*reshard=*/true});
   RefuseWaiters(context, job(), FencedError("over"), /*include_reshards=*/false);
   ASSERT_EQ(Added<Reply>().size(), 1U);
   EXPECT_EQ(Added<Reply>()[0].request, 7U);
-  EXPECT_EQ(job().plan.waiters.size(), 1U);
+  EXPECT_EQ(job().plan.reshards.size(), 1U);
 }
 
 }  // namespace

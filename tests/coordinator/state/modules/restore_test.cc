@@ -101,7 +101,7 @@ TEST_F(RestoreModule, AllRanksMustNameTheSameVersion) {
 TEST_F(RestoreModule, AnAbandonedRequestIsNotAnswered) {
   AddCommitted(V(1, 10), {Tier::kDisk});
   Request(7, 0);
-  OnRestoreAbandoned(context, {7});
+  OnRestoreAbandoned(context, {7, "gpt", Rank{0}});
   Answer(0, Status::Ok());
   Answer(1, Status::Ok());
   EXPECT_TRUE(Added<Reply>().empty());

@@ -8,7 +8,7 @@ class RollbackModule : public ModuleTest {
   void Request(RequestId request, uint32_t rank, std::optional<VersionId> wanted = {}) {
     RestoreWaiter waiter{request, Rank{rank}, context.at.now};
     waiter.wanted = wanted;
-    job().plan.rollbacks.push_back(waiter);
+    job().plan.RollBack(waiter);
     AdvanceRollback(context, job());
   }
 };
