@@ -98,7 +98,8 @@ Status OrderBook::Begin(const std::string& drill, const Order& order) {
   const std::string path = fmt::format("{}/{}.{}", folder_, drill, NameOf(order.action));
   HOLDFAST_RETURN_IF_ERROR(WriteOrder(path, order));
   const Status started = Start("--carry-out", path);
-  if (!started.ok()) ::unlink(path.c_str());
+  // The process may have been killed after the fault began: the fault is undone like any other.
+  if (!started.ok()) WatchLocked();
   return started;
 }
 

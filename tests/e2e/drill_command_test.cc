@@ -156,7 +156,7 @@ TEST_F(DrillCommandTest, AnInterruptedDrillCleansUp) {
 
 /// The process that carries out the fault, and its injector, are killed in the middle of it.
 TEST_F(DrillCommandTest, AFaultEndsAfterItsProcessesWereKilled) {
-  ASSERT_NO_FATAL_FAILURE(StartJob(2, 0, 1, 250));
+  ASSERT_NO_FATAL_FAILURE(StartJob(2, 0, 1, 350));
   const auto is_stopped = [&] {
     for (const auto& [pid, name] : Processes()) {
       const std::string stat = ReadAll("/proc/" + std::to_string(pid) + "/stat");
@@ -165,6 +165,9 @@ TEST_F(DrillCommandTest, AFaultEndsAfterItsProcessesWereKilled) {
     return false;
   };
   const auto hang = [&](const std::function<void()>& then) {
+    // The hang before may have caused a restart: a drill needs running ranks.
+    const uint64_t step = NewestStep();
+    ASSERT_TRUE(WaitUntil([&] { return NewestStep() > step; }, kDrillTimeout));
     ASSERT_NO_FATAL_FAILURE(InterruptDrill(
         {"hang-rank", "--target", "n1", "--duration", "10m"},
         [&] {

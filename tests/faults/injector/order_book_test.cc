@@ -2,6 +2,7 @@
 
 #include "faults/injector/order_book.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -105,6 +106,29 @@ TEST_F(OrderBookTest, TheWatchdogUndoesTheFaultOfAKilledProcess) {
     return trainer.state() != 'T';
   }));
   EXPECT_TRUE(Eventually([&] { return !fs::exists(PathOf("stop")); }));
+}
+
+/// Its process is killed between the beginning of the fault and the answer to `Begin`.
+TEST_F(OrderBookTest, AFaultThatFailsAfterItBeganIsUndone) {
+  const Sleeper trainer;
+  const std::string program = folder_ + "-program";
+  std::ofstream(program) << fmt::format(
+      "#!/bin/sh\n"
+      "if [ \"$1\" = --undo ]; then exec {0} \"$@\"; fi\n"
+      "{0} \"$@\" &\n"
+      "until grep -q '^State:.T' /proc/{1}/status; do sleep 0.01; done\n"
+      "kill -9 $!\n"
+      "exit 1\n",
+      HOLDFAST_FAULT, trainer.name().pid);
+  fs::permissions(program, fs::perms::owner_all);
+  book_ = OrderBook::Open(folder_, Clock::Real(), program).value();
+  EXPECT_EQ(book_->Begin("d", StopOf(trainer, 600'000)).code(), ErrorCode::kInternal);
+  EXPECT_TRUE(Eventually([&] {
+    book_->Watch();
+    return trainer.state() != 'T';
+  }));
+  EXPECT_TRUE(Eventually([&] { return !fs::exists(PathOf("stop")); }));
+  fs::remove(program);
 }
 
 TEST_F(OrderBookTest, TheNextInjectorUndoesWhatAKilledOneLeft) {
