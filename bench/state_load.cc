@@ -138,7 +138,7 @@ void StateLoad::Prepare() {
   for (uint32_t node = 0; node < nodes_; ++node) {
     std::vector<Prepared> prepared;
     for (const PrepareShard& order : std::exchange(orders_[node], {})) {
-      prepared.push_back({order.request, Status::Ok()});
+      if (order.request) prepared.push_back({*order.request, Status::Ok()});
     }
     Report(node, {}, std::move(prepared));
   }
