@@ -12,6 +12,8 @@ constexpr size_t kUsualMin = 8;
 constexpr size_t kKnownMin = 4;
 constexpr double kSlackShare = 0.025;  // half of the smallest shift to detect
 constexpr double kShiftShare = 0.05;
+/// One step in four is learned: the usual pace then spans enough steps to show a gradual slowdown.
+constexpr uint64_t kLearnEvery = 4;
 constexpr double kAlarm = 6;  // sum of robust standard deviations
 constexpr size_t kPendingMax = 3;
 constexpr uint64_t kStepsJump = 1000;
@@ -57,6 +59,7 @@ void Pace::Finish(const Pending& pending) {
     if (sum_ == 0) sum_since_ = step;
     if (sum_ >= kAlarm) return;  // a slow period must not become the usual pace
   }
+  if (usual_.full() && step % kLearnEvery != 0) return;
   usual_.Add(duration);
   std::vector<double> values(usual_.values().begin(), usual_.values().end());
   centre_ = CentreOf(values);

@@ -52,6 +52,10 @@ void SlownessDetector::AddRecord(Rank rank, const CollectiveRecord& record, Inde
   table.NoteCompleted(*membership, record.kind, record.sequence + 1, table.node(node).as_of);
   const CommInfo& comm = table.comm(membership->comm);
   last_operation_ = now;
+  if (record.kind == CollectiveKind::kReceive && membership->comm < watches_.size() &&
+      watches_[membership->comm]) {
+    watches_[membership->comm]->ring.Add(membership->position, record.ended_ns - record.started_ns);
+  }
   if (!IsComparable(record.kind, comm) || comm.members.size() < 2) return;
   if (watches_.size() <= membership->comm) watches_.resize(membership->comm + 1);
   std::unique_ptr<Watch>& watch = watches_[membership->comm];

@@ -43,6 +43,7 @@ struct Member {
   const RoleBaseline& baseline;
   CommClass of;
   uint32_t rank = 0;
+  uint32_t position = 0;
   /// In a ring, a rank computes while its sends wait for slow neighbours. Its own time then shows
   /// only a part of what it has in common with them.
   bool ring = false;
@@ -84,6 +85,7 @@ class StragglerFinder {
   std::string Excess(const Member& member, double share, std::string_view than, uint32_t count,
                      double z) const;
   const std::vector<LastingExcess>& LastingExcesses(const CommClass& of);
+  std::vector<LastingExcess> ExcessesInRing(const Member& member) const;
   double BusyOf(const CommClass& of) const;
   double LaterThanPeers(const Member& member, bool always);
   double ClearlyLate(const Member& member);
@@ -118,6 +120,18 @@ const std::vector<StragglerFinder::LastingExcess>& StragglerFinder::LastingExces
   return lasting;
 }
 
+/// Returns how late the members of the ring are by their waits. Their own times do not show it.
+std::vector<StragglerFinder::LastingExcess> StragglerFinder::ExcessesInRing(
+    const Member& member) const {
+  const std::vector<uint32_t>& members = table_.comm(member.comm).members;
+  const std::vector<double> shares = input_.watches[member.comm]->ring.SharesOf(member.position);
+  std::vector<LastingExcess> excesses;
+  for (size_t i = 0; i < shares.size(); ++i) {
+    excesses.push_back({members[i], shares[i] * member.track.excess()});
+  }
+  return excesses;
+}
+
 /// Returns the share of a window that is own time of the usual member of the class. If some members
 /// are blocked for most of the time, operations run while they compute, as sends of interleaved
 /// stages do. Their own time is then not all of the time in which they compute, so that healthy
@@ -137,12 +151,16 @@ double StragglerFinder::BusyOf(const CommClass& of) const {
 /// these ranks form a kind of their own, for example with older GPUs.
 double StragglerFinder::LaterThanPeers(const Member& member, bool always) {
   const double excess = member.track.excess();
-  const double busy = BusyOf(member.of);
+  const double busy = member.ring ? 1 : BusyOf(member.of);
   const double of_own = excess / busy;
   std::vector<double> others;
   std::vector<double> others_of_own;
   std::set<uint32_t> similar;
-  for (const LastingExcess& other : LastingExcesses(member.of)) {
+  // In a ring, the own time of a slow neighbour may not show.
+  const bool by_waits = always && member.ring;
+  const auto excesses = by_waits ? ExcessesInRing(member) : LastingExcesses(member.of);
+  if (by_waits && excesses.empty()) return 0;
+  for (const LastingExcess& other : excesses) {
     if (other.rank == member.rank) continue;
     others.push_back(std::abs(other.excess));
     others_of_own.push_back(std::abs(other.excess) / busy);
@@ -206,6 +224,7 @@ Member StragglerFinder::MemberOf(Index comm, uint32_t position) const {
           .baseline = input_.baselines.at(of),
           .of = of,
           .rank = members[position],
+          .position = position,
           .ring = !steps && table_.comm(comm).pairwise,
           .few = members.size() < 4 ? std::sqrt(2.0) : 1,
           .correction = lateness.correction(position)};
@@ -251,7 +270,7 @@ Finding StragglerFinder::Examine(const Member& member) {
   const bool common = IsCommonChange(track, lateness.tracks()) || (unstable && shared);
   // The correction of different work is an estimate.
   const bool corrected = track.excess() < kCorrectionShare * member.correction;
-  if (late && !corrected && (always ? !member.ring : !common && exceeds_noise(track.excess()))) {
+  if (late && !corrected && (always || (!common && exceeds_noise(track.excess())))) {
     const double z = LaterThanPeers(member, always || drift);
     if (enough(z, options_.z_min, track.late_count(2 * options_.windows))) finding.late_z = z;
   }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "coordinator/detect/lateness.h"
+#include "coordinator/detect/ring.h"
 #include "coordinator/detect/transfer.h"
 
 // The measurements of each communicator, and which communicators are comparable.
@@ -14,10 +15,11 @@ namespace holdfast::detect {
 /// The measurements of one communicator.
 struct Watch {
   Watch(uint32_t members, const DetectorOptions& options)
-      : gatherer(members), lateness(members, options), transfers(options) {}
+      : gatherer(members), lateness(members, options), transfers(options), ring(members) {}
   Gatherer gatherer;
   Lateness lateness;
   TransferMonitor transfers;
+  RingWaits ring;
   uint32_t stages_known = ~0U;  // communicators with sends when `spans_stages` was computed
   bool spans_stages = false;
 };

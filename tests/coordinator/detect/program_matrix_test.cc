@@ -80,6 +80,20 @@ TEST(ProgramMatrixTest, ASlowStageDoesNotMakeAnotherReplicaLookSlow) {
   EXPECT_GE(exact, 7U);
 }
 
+TEST(ProgramMatrixTest, ARankOfARingThatIsSlowFromTheStartIsFound) {
+  for (uint64_t seed = 0; seed < 4; ++seed) {
+    EXPECT_TRUE(RunOf(Family::kSendReceive, "gpu-10%-first", seed).exact) << seed;
+  }
+}
+
+/// While it computes, the sends of one of them wait for the other, so its own time does not show.
+TEST(ProgramMatrixTest, NeighboursWithOlderGpusInARingAreOfASlowerKind) {
+  for (const uint64_t seed : {7, 8, 9, 11, 15}) {
+    const Outcome outcome = RunOf(Family::kSendReceive, "none", seed, {"mixed gpus quarter"}, 300);
+    EXPECT_EQ(outcome.wrong.size(), 0U) << seed;
+  }
+}
+
 class ProgramHealthTest : public testing::TestWithParam<std::string_view> {};
 
 TEST_P(ProgramHealthTest, NoHealthyJobIsRestarted) {

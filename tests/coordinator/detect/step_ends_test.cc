@@ -101,6 +101,18 @@ TEST(StepEndsTest, ARankThatEndsItsStepsLaterThanBeforeIsSlow) {
   EXPECT_EQ(NamedAfterSlowdown(job), std::set<uint32_t>{3});
 }
 
+TEST(StepEndsTest, ASlowdownThatGrowsForManyStepsIsNotLearned) {
+  UnrecordedJob job(2, 4);
+  EXPECT_EQ(job.NamedIn(100), std::set<uint32_t>());
+  std::set<uint32_t> named;
+  for (int i = 0; i < 200; ++i) {
+    job.late_ms[3] += 0.03;
+    job.iteration_ms += 1;
+    named.merge(job.NamedIn(1));
+  }
+  EXPECT_EQ(named, std::set<uint32_t>{3});
+}
+
 TEST(StepEndsTest, ARankThatAlwaysEndedItsStepsLaterHasMoreWork) {
   UnrecordedJob job(2, 4);
   job.late_ms[5] = 10;  // it writes the log
