@@ -11,12 +11,23 @@ namespace holdfast {
 static_assert(std::endian::native == std::endian::little, "formats are little-endian in memory");
 
 namespace {
-constexpr size_t kCallBytes = 4096;
-/// How far in front of the CRC the bytes are fetched into the second-level cache. The processor
-/// does not fetch over the end of a page of 4 KiB on its own: on bytes that a device has just
-/// written to memory, one thread computes 12 GB/s instead of 9 (Xeon, Sapphire Rapids or later).
+constexpr size_t kPageBytes = 4096;
+constexpr size_t kCallBytes = 1 << 20;  // ISA-L takes the length as an int
+/// How far in front of the CRC the bytes are fetched into the second-level cache.
 constexpr size_t kFetchAhead = 8192;
 constexpr size_t kLineBytes = 64;
+
+/// Intel's processors do not fetch over the end of a page of 4 KiB on their own: on bytes that a
+/// device has just written to memory, one thread computes 12 GB/s with these fetches and 9 without
+/// (Xeon, Sapphire Rapids or later). On AMD's they cost half of the speed (EPYC: 15 instead of 29).
+bool FetchesAhead() {
+#if defined(__x86_64__)
+  static const bool is_intel = __builtin_cpu_is("intel") != 0;
+  return is_intel;
+#else
+  return false;
+#endif
+}
 
 void Fetch(std::span<const std::byte> bytes) {
   constexpr int kForReading = 0;
@@ -30,9 +41,10 @@ void Fetch(std::span<const std::byte> bytes) {
 uint32_t ExtendCrc32c(uint32_t crc, std::span<const std::byte> bytes) {
   // ISA-L leaves inverting the CRC before and after to its caller.
   uint32_t state = ~crc;
+  const bool fetches = FetchesAhead();
   while (!bytes.empty()) {
-    const size_t count = std::min(bytes.size(), kCallBytes);
-    if (bytes.size() >= kFetchAhead + kCallBytes) Fetch(bytes.subspan(kFetchAhead, kCallBytes));
+    const size_t count = std::min(bytes.size(), fetches ? kPageBytes : kCallBytes);
+    if (fetches && bytes.size() >= kFetchAhead + count) Fetch(bytes.subspan(kFetchAhead, count));
     // ISA-L only reads the buffer, but its parameter is not const.
     auto* buffer = reinterpret_cast<unsigned char*>(const_cast<std::byte*>(bytes.data()));
     state = crc32_iscsi(buffer, static_cast<int>(count), state);

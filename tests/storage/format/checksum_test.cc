@@ -38,6 +38,17 @@ TEST(Crc32cTest, MatchesTheDefinitionAtEveryLengthAndAlignment) {
   }
 }
 
+/// Longer images are computed in several calls of the library.
+TEST(Crc32cTest, MatchesTheDefinitionOverPagesAndChunks) {
+  Random random(4);
+  const std::string bytes = RandomBytes(random, 2 * kChunkBytes + 5);
+  for (size_t count : {size_t{4095}, size_t{4096}, size_t{4097}, size_t{12'287}, size_t{12'289},
+                       size_t{kChunkBytes}, size_t{kChunkBytes} + 1, bytes.size()}) {
+    std::string_view piece = std::string_view(bytes).substr(0, count);
+    ASSERT_EQ(Crc32c(Bytes(piece)), SlowCrc32c(piece)) << count;
+  }
+}
+
 TEST(Crc32cTest, ExtendsAnywhere) {
   Random random(2);
   const std::string bytes = RandomBytes(random, 300);
