@@ -281,6 +281,7 @@ std::optional<holdfast::CollectiveScope> Trainer::Record(holdfast::Kind kind, ui
 }
 
 bool Trainer::Exchange(uint64_t mine, std::vector<uint64_t>* all) {
+  holdfast::PhaseScope phase = InCollective();
   auto record = Record(holdfast::Kind::kAllGather, sizeof mine);
   return ring_.Exchange(mine, all);
 }
