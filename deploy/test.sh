@@ -56,8 +56,8 @@ case "${1:-}" in
     deploy/install-deps.sh
     deploy/install-deps.sh --ops || echo "Tests of operations that lack a package are skipped." >&2
     tests/compat/build_previous.sh >/dev/null || echo "Tests with the previous version are skipped." >&2
-    build asan sanitizer_quick_tests
-    run asan -L quick --no-tests=error
+    build quick sanitizer_quick_tests
+    run quick -L quick --no-tests=error
     build test
     run test --no-tests=error
     ;;
