@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/clock.h"
@@ -53,6 +54,8 @@ class LeaderCalls {
   struct Search {
     bool again = false;    // another try, perhaps with another coordinator, may succeed
     size_t unreached = 0;  // coordinators in a row that could not be reached
+    std::optional<size_t> leader;        // that a coordinator that stands by named last
+    std::optional<grpc::Status> answer;  // the leader's, if it cannot serve
   };
 
   LeaderCalls(std::unique_ptr<coord::LeaderChannel> coordinators, const GlobalOptions& options,
