@@ -75,8 +75,9 @@ grpc::Status LeaderCalls::CallOnce(const Try& attempt, int64_t left_ms, Search* 
     if (coord::StandsBy(call)) {
       search->leader = coordinators_->current();
     } else if (search->leader == asked && finished.error_code() == grpc::StatusCode::UNAVAILABLE) {
-      search->answer = {grpc::StatusCode::UNAVAILABLE, "the leader " + coordinators_->address(asked) +
-                                                           ": " + finished.error_message()};
+      search->answer = {
+          grpc::StatusCode::UNAVAILABLE,
+          "the leader " + coordinators_->address(asked) + ": " + finished.error_message()};
     }
   }
   return finished;

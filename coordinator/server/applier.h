@@ -89,8 +89,8 @@ class Applier {
   std::chrono::nanoseconds busy_for() const;
   /// Describes the violated invariant that stopped the applier; empty while the applier works.
   std::string stopped_why() const { return invariants_.what(); }
-  /// Why the store could not be loaded the last time. Empty: it could, or is not needed now, as this
-  /// coordinator stands by. From any thread.
+  /// Why the store could not be loaded the last time. Empty: it could, or this coordinator stands
+  /// by. From any thread.
   std::string why_not_loaded() const {
     MutexLock lock(mutex_);
     return why_not_loaded_;
