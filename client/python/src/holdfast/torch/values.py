@@ -66,7 +66,7 @@ def _encode_mapping(value: dict, where: str, recurse: Callable[[Any, str], Any])
 
 def _encode_numpy(value: Any) -> Any:
     numpy = __import__("numpy")
-    # The name of the type must tell all of it: not so for fields, and for types of other packages.
+    # Names of types lack fields, and what types of other packages are.
     exact = type(value) in (numpy.ndarray, numpy.memmap) or isinstance(value, numpy.generic)
     if exact and not value.dtype.hasobject and numpy.dtype(value.dtype.str) == value.dtype:
         array = numpy.ascontiguousarray(value)
