@@ -211,7 +211,9 @@ Status GrpcCoordinatorLink::FindLeader() {
   // another life only when it finds no leader of the known life.
   if (leading && ++strangers_ > kStrangerRounds * coordinators_->size()) return Status::Ok();
   coordinators_->Follow(asked, context);
-  return UnavailableError(leading ? "the coordinator at " + address + " has another store"
+  return UnavailableError(leading ? "the coordinator at " + address +
+                                        " has another store: this agent follows it if it finds "
+                                        "no other leader"
                                   : "the coordinator at " + address +
                                         " does not lead or cannot be reached");
 }

@@ -48,7 +48,9 @@ Status LeaderCalls::Repeat(const Try& attempt) {
     HOLDFAST_RETURN_IF_ERROR(Interrupt::SleepFor(std::min(left_ms, kRetryPauseMs)));
     left_ms = std::chrono::duration_cast<std::chrono::milliseconds>(until - clock_->Now()).count();
   }
-  return StatusOf(finished);
+  const bool failed = finished.error_code() == grpc::StatusCode::UNAVAILABLE ||
+                      finished.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED;
+  return StatusOf(failed && search.answer ? *search.answer : finished);
 }
 
 grpc::Status LeaderCalls::CallOnce(const Try& attempt, int64_t left_ms, Search* search) {
@@ -69,6 +71,14 @@ grpc::Status LeaderCalls::CallOnce(const Try& attempt, int64_t left_ms, Search* 
     search->unreached = search->again || coord::StandsBy(call) ? 0 : search->unreached + 1;
     search->again = search->unreached < count;
     coordinators_->Follow(asked, call);
+    // The reason why no coordinator serves is the leader's; the others only name it.
+    if (coord::StandsBy(call)) {
+      search->leader = coordinators_->current();
+    } else if (search->leader == asked && finished.error_code() == grpc::StatusCode::UNAVAILABLE) {
+      search->answer = {
+          grpc::StatusCode::UNAVAILABLE,
+          "the leader " + coordinators_->address(asked) + ": " + finished.error_message()};
+    }
   }
   return finished;
 }

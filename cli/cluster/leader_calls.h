@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/clock.h"
@@ -51,8 +52,10 @@ class LeaderCalls {
                                          grpc::ClientContext* call)>;
   /// The search for the coordinator that leads, during one call of the operator.
   struct Search {
-    bool again = false;    // another try, perhaps with another coordinator, may succeed
-    size_t unreached = 0;  // coordinators in a row that could not be reached
+    bool again = false;            // another try, perhaps with another coordinator, may succeed
+    size_t unreached = 0;          // coordinators in a row that could not be reached
+    std::optional<size_t> leader;  // the one that a coordinator that stands by named last
+    std::optional<grpc::Status> answer;  // of that leader, if it cannot serve
   };
 
   LeaderCalls(std::unique_ptr<coord::LeaderChannel> coordinators, const GlobalOptions& options,

@@ -341,12 +341,16 @@ void Applier::Run() {
 void Applier::LoadIfDue() {
   if (state_ || invariants_.violated() || clock_.Now() < reload_at_) return;
   const Status status = Load();
+  const bool stands_by =
+      startup_ == Startup::kMayStandBy && status.code() == ErrorCode::kUnavailable;
+  {
+    MutexLock lock(mutex_);
+    why_not_loaded_ = status.ok() || stands_by ? "" : status.ToString();
+  }
   if (status.ok()) {
     load_error_.clear();
     return;
   }
-  const bool stands_by =
-      startup_ == Startup::kMayStandBy && status.code() == ErrorCode::kUnavailable;
   if (status.ToString() != load_error_ &&
       (load_error_.empty() || clock_.Now() - load_error_at_ >= kLoadErrorPause)) {
     load_error_ = status.ToString();

@@ -89,6 +89,12 @@ class Applier {
   std::chrono::nanoseconds busy_for() const;
   /// Describes the violated invariant that stopped the applier; empty while the applier works.
   std::string stopped_why() const { return invariants_.what(); }
+  /// Why the store could not be loaded the last time. Empty: it could, or this coordinator stands
+  /// by. From any thread.
+  std::string why_not_loaded() const {
+    MutexLock lock(mutex_);
+    return why_not_loaded_;
+  }
   const Attendance& attendance() const { return attendance_; }
   /// Can be read at any time, from any thread.
   const SelfTestOrders& self_tests() const { return self_tests_; }
@@ -158,11 +164,12 @@ class Applier {
   SelfTestOrders self_tests_;
   JobOwners job_owners_;
 
-  Mutex mutex_;
+  mutable Mutex mutex_;
   CondVar wake_;
   std::vector<Work> queue_ HOLDFAST_GUARDED_BY(mutex_);
   bool stopping_ HOLDFAST_GUARDED_BY(mutex_) = false;
   bool snapshot_wanted_ HOLDFAST_GUARDED_BY(mutex_) = false;
+  std::string why_not_loaded_ HOLDFAST_GUARDED_BY(mutex_);
 
   // Once the applier's thread runs, only this thread accesses these members.
   std::unique_ptr<Catalog> catalog_;

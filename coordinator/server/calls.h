@@ -13,10 +13,12 @@
 
 namespace holdfast::coord {
 
-inline grpc::Status StateUnknown() {
-  return {
-      grpc::StatusCode::UNAVAILABLE,
-      "the coordinator loads its store again, or has stopped (see `holdfast status`); try again"};
+inline grpc::Status StateUnknown(const Applier& applier) {
+  const std::string why = applier.why_not_loaded();
+  return {grpc::StatusCode::UNAVAILABLE,
+          why.empty() ? "the coordinator loads its store again, or has stopped (see `holdfast "
+                        "status`); try again"
+                      : "the coordinator cannot load its store and tries again: " + why};
 }
 
 /// Ends a call whose query was not accepted. gRPC's clients wait for the time in the trailer.
@@ -48,8 +50,8 @@ grpc::ServerUnaryReactor* AnswerQuery(Applier& applier, grpc::CallbackServerCont
                                    Applier::StateQuery, Applier::SupervisorQuery>;
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   const bool accepted = applier.Query(
-      Query([reactor, fill = std::move(fill)](const auto* data, const auto&... epoch) {
-        if (data == nullptr) return reactor->Finish(StateUnknown());
+      Query([&applier, reactor, fill = std::move(fill)](const auto* data, const auto&... epoch) {
+        if (data == nullptr) return reactor->Finish(StateUnknown(applier));
         fill(*data, epoch...);
         reactor->Finish(grpc::Status::OK);
       }));
@@ -60,9 +62,10 @@ grpc::ServerUnaryReactor* AnswerQuery(Applier& applier, grpc::CallbackServerCont
 /// Returns a handler that writes the outcome of the reply, calls `fill` for the rest, and ends the
 /// call.
 template <typename ReplyProto, typename Fill>
-Applier::ReplyHandler AnswerInto(grpc::ServerUnaryReactor* reactor, ReplyProto* proto, Fill fill) {
-  return [reactor, proto, fill](const Reply* reply) {
-    if (reply == nullptr) return reactor->Finish(StateUnknown());
+Applier::ReplyHandler AnswerInto(const Applier& applier, grpc::ServerUnaryReactor* reactor,
+                                 ReplyProto* proto, Fill fill) {
+  return [&applier, reactor, proto, fill](const Reply* reply) {
+    if (reply == nullptr) return reactor->Finish(StateUnknown(applier));
     ToProto(reply->outcome, proto->mutable_outcome());
     fill(*reply);
     reactor->Finish(grpc::Status::OK);

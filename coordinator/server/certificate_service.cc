@@ -140,7 +140,7 @@ grpc::ServerUnaryReactor* CertificateService::Renew(grpc::CallbackServerContext*
   const auto shared = std::make_shared<Request>(*std::move(signing));
   applier_.Submit(Event(std::move(event)), id,
                   [=, this, hosts = *std::move(hosts)](const Reply* r) {
-                    if (r == nullptr) return reactor->Finish(StateUnknown());
+                    if (r == nullptr) return reactor->Finish(StateUnknown(applier_));
                     Status outcome = r->outcome;
                     if (outcome.ok()) {
                       auto issued = issuer_.Issue(*shared, r->issued, hosts);

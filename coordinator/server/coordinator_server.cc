@@ -42,7 +42,7 @@ Status AwaitState(Applier& applier) {
       [&loaded](const State* state, Epoch /*epoch*/) { loaded.set_value(state != nullptr); });
   if (!accepted) return ResourceExhaustedError("too many reads wait already: try again");
   if (loaded.get_future().get()) return Status::Ok();
-  return UnavailableError(StateUnknown().error_message());
+  return UnavailableError(StateUnknown(applier).error_message());
 }
 
 Result<std::unique_ptr<EtcdSession>> OpenEtcdSession(const CoordinatorConfig& config) {

@@ -40,7 +40,7 @@ class RecordedCalls {
     if (!begun) return ReplyOutcome(context, reply, begun.error());
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     const RequestId id = applier_.NextId();
-    auto answer = AnswerInto(reactor, reply, std::move(fill));
+    auto answer = AnswerInto(applier_, reactor, reply, std::move(fill));
     applier_.Submit(event_of(id), id, Recorded(*begun, method, std::move(answer)));
     return reactor;
   }

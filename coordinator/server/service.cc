@@ -86,8 +86,8 @@ grpc::ServerUnaryReactor* CoordinatorService::Report(grpc::CallbackServerContext
   const Status own = CheckOwnNode(*context, request->node());
   if (!own.ok()) return ReplyOutcome(context, reply, own);
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  agents_.Report(*request, {}, [reactor, reply](const pb::ReportReply* answer) {
-    if (answer == nullptr) return reactor->Finish(StateUnknown());
+  agents_.Report(*request, {}, [this, reactor, reply](const pb::ReportReply* answer) {
+    if (answer == nullptr) return reactor->Finish(StateUnknown(applier_));
     *reply = *answer;
     reactor->Finish(grpc::Status::OK);
   });
@@ -104,9 +104,8 @@ grpc::ServerUnaryReactor* CoordinatorService::Join(grpc::CallbackServerContext* 
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   const RequestId id = applier_.NextId();
   event->request = id;
-  applier_.Submit(*std::move(event), id, AnswerInto(reactor, reply, [reply](const Reply& r) {
-    reply->set_incarnation(r.incarnation.value);
-  }));
+  const auto fill = [reply](const Reply& r) { reply->set_incarnation(r.incarnation.value); };
+  applier_.Submit(*std::move(event), id, AnswerInto(applier_, reactor, reply, fill));
   return reactor;
 }
 
@@ -123,9 +122,9 @@ grpc::ServerUnaryReactor* CoordinatorService::DecideRestore(grpc::CallbackServer
   const RestoreAbandoned abandoned{id, event->job, event->rank};
   auto call = std::make_unique<WaitingCall>(end, [this, abandoned] { applier_.Submit(abandoned); });
   WaitingCall* raw = call.release();  // deletes itself in OnDone
-  applier_.Submit(*std::move(event), id, [end, raw, reply](const Reply* answer) {
+  applier_.Submit(*std::move(event), id, [this, end, raw, reply](const Reply* answer) {
     if (!end->Claim()) return;
-    if (answer == nullptr) return raw->Finish(StateUnknown());
+    if (answer == nullptr) return raw->Finish(StateUnknown(applier_));
     ToProto(answer->outcome, reply->mutable_outcome());
     if (answer->outcome.ok()) {
       ToProto(answer->version, reply->mutable_version());
@@ -194,7 +193,7 @@ grpc::ServerUnaryReactor* CoordinatorService::Adopt(grpc::CallbackServerContext*
   }
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   const RequestId id = applier_.NextId();
-  applier_.Submit(event_of(id), id, AnswerInto(reactor, reply, fill));
+  applier_.Submit(event_of(id), id, AnswerInto(applier_, reactor, reply, fill));
   return reactor;
 }
 

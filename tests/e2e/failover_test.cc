@@ -43,7 +43,7 @@ class FailoverTest : public ProtectedCluster {
   void SetUp() override {
     if (!HasEtcd()) GTEST_SKIP() << kNoEtcd;
     ProtectedCluster::SetUp();
-    etcd_.emplace(options_.root + "/etcd");
+    etcd_.emplace(options_.root + "/etcd", EtcdArguments());
     const Status started = etcd_->Start();
     ASSERT_TRUE(started.ok()) << started.ToString();
     options_.coordinators = kCoordinators;
@@ -55,6 +55,7 @@ class FailoverTest : public ProtectedCluster {
     ProtectedCluster::TearDown();
     etcd_.reset();
   }
+  virtual std::vector<std::string> EtcdArguments() const { return {}; }
 
   void StartAll(int ranks = kRanks) {
     options_.nodes = ranks;
@@ -300,6 +301,50 @@ TEST_F(FailoverTest, TheCliFollowsTheLeader) {
   // The command waits for the new leader. Until the agents have attached, its status is an error.
   EXPECT_THAT(cluster_->Cli({"status"})->out, HasSubstr("cluster local, coordinator epoch 2"));
   EXPECT_TRUE(WaitUntil([&] { return cluster_->Cli({"status"})->exit_code == 0; }, kTimeout));
+}
+
+class FullEtcdTest : public FailoverTest {
+ protected:
+  std::vector<std::string> EtcdArguments() const override {
+    return {"--quota-backend-bytes=4194304"};
+  }
+
+  /// Puts values until etcd's quota is used up.
+  Status Fill() {
+    std::vector<Endpoint> members;
+    for (const std::string& client : etcd_->clients()) {
+      members.push_back(ParseEndpoint(client).value());
+    }
+    const auto client = coord::EtcdClient::Make(members, {}).value();
+    coord::etcd::TxnRequest request;
+    auto* put = request.add_success()->mutable_request_put();
+    put->set_key("/other");
+    put->set_value(std::string(256 << 10, 'x'));
+    for (int i = 0; i < 64; ++i) {
+      const auto done = client->Txn(request, milliseconds(5'000));
+      if (!done && done.error().code() == ErrorCode::kOutOfSpace) return Status::Ok();
+    }
+    return InternalError("etcd accepts more than its quota");
+  }
+};
+
+// The coordinators that stand by only name the leader, and only the leader knows the reason.
+TEST_F(FullEtcdTest, TheCliShowsWhyTheLeaderCannotServe) {
+  ASSERT_NO_FATAL_FAILURE(StartAll());
+  const int leader = AwaitLeader();
+  const Status filled = Fill();
+  ASSERT_TRUE(filled.ok()) << filled.ToString();
+  const auto dropped = [&] {
+    return ReadAll(cluster_->CoordinatorLog(leader)).find("StoreUnusable") != std::string::npos;
+  };
+  ASSERT_TRUE(job_->SaveUntil(dropped, kTimeout)) << Evidence();
+  for (const char* command : {"status", "runs"}) {
+    const auto result = cluster_->Cli({"--timeout", "3s", command});
+    EXPECT_EQ(result->exit_code, 5) << result->out;
+    EXPECT_THAT(result->errors, HasSubstr("the leader " + cluster_->EndpointOf(leader) + ": "));
+    EXPECT_THAT(result->errors, HasSubstr("cannot load its store"));
+    EXPECT_THAT(result->errors, HasSubstr("etcd's quota is used up"));
+  }
 }
 
 TEST_F(FailoverTest, LosingTheNodeOfTheLeaderWithItsRanksIsRecovered) {

@@ -14,6 +14,7 @@ import training
 from holdfast.torch import foreign, mapped
 from holdfast.torch.convert import main
 from ranks import run
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
@@ -155,6 +156,34 @@ def test_tied_tensors_and_types_that_safetensors_lacks(cluster, job, tmp_path):
     dcp.load(found, checkpoint_id=folder)
     training.assert_same(found["model"], model.state_dict())
     assert found["extra"] == extra
+
+
+class Loader:
+    """Its large tensor is saved apart from its values."""
+
+    def state_dict(self):
+        return {"seen": ["x", torch.ones(40_000)], "history": [{"step": 1}]}
+
+    def load_state_dict(self, state):
+        pass
+
+
+def test_lists_with_tensors_are_lists_for_torch(cluster, job, tmp_path):
+    tree = {"n": 5, "plain": [1, "x"], "pair": (torch.ones(2), 7),
+            "mixed": [torch.arange(3.0), {"t": torch.zeros(1), "n": 1}, [torch.ones(1), None]]}
+    with hf.Checkpointer(job, {"tree": tree, "loader": Loader()}) as ckpt:
+        ckpt.save(0)
+        ckpt.wait(0)
+    dcp_to_torch_save(export_dcp(cluster, job, tmp_path), tmp_path / "all.pt")
+    everything = torch.load(tmp_path / "all.pt", weights_only=True)
+    assert torch.equal(everything["loader"]["seen"][1], torch.ones(40_000))
+    found = everything["tree"]
+    assert found["n"] == 5 and found["plain"] == [1, "x"]
+    assert torch.equal(found["pair"][0], torch.ones(2)) and found["pair"][1] == 7
+    first, second, third = found["mixed"]
+    assert torch.equal(first, torch.arange(3.0))
+    assert torch.equal(second["t"], torch.zeros(1)) and second["n"] == 1
+    assert torch.equal(third[0], torch.ones(1)) and third[1] is None
 
 
 def test_versions_of_dcp_are_exported_unchanged(cluster, job, tmp_path):

@@ -234,6 +234,72 @@ def test_values_are_restored_exactly_and_no_pickle_is_run(cluster, job, capsys):
     assert "this ran" not in capsys.readouterr().out
 
 
+def test_values_keep_what_their_types_need(cluster, job):
+    loader = Custom()
+    loader.state = {
+        "window": collections.deque([1.0, 2.0], maxlen=2),
+        "counts": collections.Counter(a=numpy.int64(3), b=float("inf")),
+        "seen": collections.defaultdict(list, {"x": [1]}), "huge": -7 ** 10000,
+        "column": torch.ones(1, 5)[:, 0], "conjugate": torch.tensor([1 + 2j]).conj()}
+    expected = copy.deepcopy(loader.state)
+    with hf.Checkpointer(job, {"loader": loader}) as ckpt:
+        ckpt.save(0)
+        ckpt.wait(0)
+    again = Custom()
+    with hf.Checkpointer(job, {"loader": again}) as ckpt:
+        assert ckpt.restore() == 1
+    again.state["window"].append(3.0)
+    assert list(again.state["window"]) == [2.0, 3.0]
+    assert type(again.state["counts"]["a"]) is numpy.int64 and again.state["counts"]["b"] > 1e308
+    assert again.state["seen"]["y"] == [] and again.state["seen"]["x"] == [1]
+    assert again.state["huge"] == expected["huge"]
+    for name in "column", "conjugate":
+        assert torch.equal(again.state[name], expected[name].resolve_conj())
+
+
+@pytest.mark.parametrize("value", [
+    numpy.array([(1, 2.0)], dtype=[("step", "i4"), ("loss", "f8")]),
+    numpy.zeros(1, dtype=[("step", "i4")])[0], torch.eye(2).to_sparse()])
+def test_values_that_would_come_back_as_others_are_refused(cluster, job, value):
+    loader = Custom()
+    loader.state = {"v": value}
+    with hf.Checkpointer(job, {"loader": loader}) as ckpt:
+        with pytest.raises(hf.UnsupportedValueError, match="'loader.v' is a .*allow_pickle"):
+            ckpt.save(0)
+
+
+def test_lists_get_their_saved_length(cluster, job):
+    log = {"history": [{"step": 0}], "pairs": [[0, 0.5]], "w": torch.ones(2)}
+    with hf.Checkpointer(job, {"log": log}) as ckpt:
+        ckpt.save(0)
+        ckpt.wait(0)
+        log["history"].append({"step": 1})
+        log["pairs"].append([1, float("nan")])
+        assert ckpt.restore() == 1
+        assert log["history"] == [{"step": 0}] and log["pairs"] == [[0, 0.5]]
+    state = {"log": {"pairs": [], "w": torch.zeros(2)}}
+    with hf.Checkpointer(job, state) as ckpt:
+        assert ckpt.restore() == 1
+    assert state["log"]["pairs"] == [[0, 0.5]] and state["log"]["history"] == [{"step": 0}]
+
+
+def test_no_placeholder_of_a_tensor_gets_into_the_state(cluster, job):
+    tree = {"n": 1, "pairs": [[torch.ones(1), 1], [torch.ones(1), 2]], "new": [torch.ones(1)]}
+    with hf.Checkpointer(job, {"tree": tree}) as ckpt:
+        ckpt.save(0)
+        ckpt.wait(0)
+    state = {"tree": {"n": 0, "pairs": [[torch.zeros(1), 0]]}}
+    with hf.Checkpointer(job, state) as ckpt:
+        assert ckpt.restore(strict=False) == 1
+    assert flat(state) == flat({"tree": {"n": 1, "pairs": [[torch.ones(1), 1]]}})
+
+
+def test_all_errors_about_a_state_are_those_of_holdfast(cluster, job):
+    for state in {"x": 5}, {"a.b": nn.Linear(1, 1)}, {"d": {"x": object()}}:
+        with pytest.raises(holdfast.HoldfastError):
+            hf.Checkpointer(job, state).save(0)
+
+
 def replace_storage(state):
     state["model"].weight.data = torch.full((64, 64), 5.0)
 

@@ -240,7 +240,12 @@ class Client:
 
     def guard(self, stream: int = 0) -> None:
         """Blocks until no copy reads the host tensors any more, and makes `stream` wait for the
-        copies of device tensors. Call this before the tensors change."""
+        copies of device tensors. Call this before the tensors change.
+
+        Raises:
+            HoldfastError: with `asynchronous` set, an earlier save failed, for example since the
+                agent was restarted; no copy reads the tensors any more.
+        """
         self._native.guard(stream)
 
     def wait(self, step: int, tier: Tier = Tier.MEMORY, timeout: float = 60.0) -> None:

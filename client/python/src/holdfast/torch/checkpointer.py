@@ -95,7 +95,8 @@ class Checkpointer:
         client_options: further arguments of `holdfast.Client`, such as socket_path and slots.
 
     Raises:
-        TypeError: an entry of the state has a type that cannot be saved; the message names it.
+        UnsupportedValueError: an entry of the state has a type that cannot be saved; the message
+            names it.
     """
 
     def __init__(self, job: str | None = None, state: Mapping[str, Any] | None = None, *,

@@ -73,14 +73,14 @@ def _decoded(encoded: Any, name: str) -> Any:
     """The decoded value. Raises UnsupportedValueError if only unpickling could decode it."""
     if isinstance(encoded, dict) and encoded.get("$") == "raw":
         raise values.UnsupportedValueError(f"'{name}' was saved by pickling it")
-    return values.decode(encoded, name, tensor=lambda item: _LEAF)
+    return values.decode(encoded, name, tensor=lambda item: _Leaf(item.get("v", "")))
 
 
 class _Leaf:
-    """Placeholder for a tensor, which is exported under its own name."""
+    """Placeholder for a tensor, which is exported under its own name. Empty: that of its place."""
 
-
-_LEAF = _Leaf()
+    def __init__(self, name: str) -> None:
+        self.name = name
 
 
 def _group_names(name: str, groups: list[dict[str, Any]], tensors: dict[str, Any]) -> list | None:
@@ -99,10 +99,55 @@ def _group_names(name: str, groups: list[dict[str, Any]], tensors: dict[str, Any
     return None if any(names is None for names in found) else found
 
 
+class _Places:
+    """Where the values and tensors of an entry are: paths in its dictionaries, lists and tuples, as torch
+    flattens them. torch leaves lists whole that have neither tensors nor dictionaries."""
+
+    def __init__(self, tensors: dict[str, Any]) -> None:
+        #: The names of everything that contains a tensor.
+        self._holders = {name[:i] for name in tensors for i, c in enumerate(name) if c == "."}
+        self._containers: dict[str, tuple[tuple, type]] = {}
+        #: Name → path of the tensors that a placeholder stands for.
+        self._leaves: dict[str, tuple] = {}
+        #: Name → path and value, of all that is no tensor.
+        self.values: dict[str, tuple[tuple, Any]] = {}
+
+    def take(self, name: str, path: tuple, value: Any) -> None:
+        if isinstance(value, _Leaf):
+            self._leaves[value.name or name] = path
+        elif isinstance(value, dict) or isinstance(value, (list, tuple)) \
+                and (name in self._holders or _is_nested(value)):
+            self._containers[name] = path, type(value)
+            items = value.items() if isinstance(value, dict) else enumerate(value)
+            for key, item in items:
+                step = key if isinstance(value, (list, tuple)) else str(key)
+                self.take(f"{name}.{key}", (*path, step), item)
+        else:
+            self.values[name] = path, value
+
+    def path_of(self, tensor: str) -> tuple | None:
+        """The path of a tensor within a list or tuple. None: it is in none."""
+        if (path := self._leaves.get(tensor)) is None:
+            holder, _, last = tensor.rpartition(".")
+            within, kind = self._containers.get(holder, ((), dict))
+            path = (*within, last if issubclass(kind, dict) else int(last))
+        return path if any(type(step) is int for step in path) else None
+
+
+def _is_nested(value: Any) -> bool:
+    """Whether torch takes this list apart, or a tensor is in it."""
+    if isinstance(value, (list, tuple)):
+        return any(isinstance(item, _Leaf) or isinstance(item, dict) and type(value) is list
+                   or _is_nested(item) for item in value)
+    return False
+
+
 def _checkpointer_values(saved: _Saved, tensors: dict[str, Any]) -> tuple[dict, dict]:
-    """Returns (values, paths) of a Checkpointer's version, in the form of the entries' state_dicts."""
+    """Returns (values, paths) of a Checkpointer's version, in the form of the entries' state_dicts.
+    Gives tensors in lists the names that torch has for them."""
     objects: dict[str, Any] = {}
     paths: dict[str, tuple] = {}
+    places = _Places(tensors)
     for entry, encoded in saved.state.get("parts", {}).items():
         groups = saved.layout.get("parts", {}).get(entry)
         try:
@@ -125,13 +170,19 @@ def _checkpointer_values(saved: _Saved, tensors: dict[str, Any]) -> tuple[dict, 
                     objects[f"{entry}.state.{parameter}.{key}"] = value
                     paths[f"{entry}.state.{parameter}.{key}"] = (entry, "state", parameter, key)
             continue
-        if content is _LEAF or not isinstance(content, dict):
+        if not isinstance(content, dict):
             continue
-        flat, where = flatten_state_dict({entry: content})
-        for name, value in flat.items():
-            if value is not _LEAF and name not in tensors:
-                objects[name], paths[name] = value, where[name]
-    for name in tensors:
+        places.take(entry, (entry,), content)
+    for name, (path, value) in places.values.items():
+        if name not in tensors:
+            objects[name], paths[name] = value, path
+    for name in list(tensors):
+        if (within := places.path_of(name)) is not None:
+            # torch finds an element of a list by its path only.
+            key = ".".join(map(str, within))
+            tensors[key] = tensors.pop(name)
+            paths[key] = within
+            continue
         entry, _, rest = name.partition(".")
         if rest and isinstance(saved.layout.get("parts", {}).get(entry), list) \
                 and rest.startswith("state."):

@@ -17,7 +17,7 @@ from torch.distributed.checkpoint.state_dict import (
     _get_fqns, get_model_state_dict, set_model_state_dict)
 
 from .. import _native
-from ..errors import UnsupportedError
+from ..errors import InvalidArgumentError, UnsupportedError
 from . import values
 from .identity import SAMPLES, Replicated
 from .optimizer_state import SavedTensor, keys_by_path, make_missing, owner_of
@@ -467,14 +467,22 @@ def _places(tree: Any, where: str, in_tuple: bool = False) -> Iterator[tuple[str
         yield where, tree, in_tuple
 
 
+def _holds(value: Any, found: Callable[[Any], bool]) -> bool:
+    """Whether `found` is true of the value, or of one within its lists, tuples and dictionaries."""
+    if type(value) in (list, tuple):
+        return any(_holds(item, found) for item in value)
+    if isinstance(value, dict):
+        return any(_holds(item, found) for item in value.values())
+    return found(value)
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
 def _has_tensors(value: Any) -> bool:
     """Whether this is a tuple with tensors, which is traversed. Other tuples are values."""
-    def holds(item: Any) -> bool:
-        if type(item) in (list, tuple):
-            return any(map(holds, item))
-        return isinstance(item, torch.Tensor) or isinstance(item, dict) \
-            and any(map(holds, item.values()))
-    return type(value) is tuple and any(map(holds, value))
+    return type(value) is tuple and _holds(value, _is_tensor)
 
 
 class _Template:
@@ -520,6 +528,10 @@ class _Template:
 _LEAF = object()
 
 
+def _is_leaf(value: Any) -> bool:
+    return value is _LEAF
+
+
 def _replace(tree: Any, saved: Any) -> None:
     """Replaces the values of `tree` by the saved ones, in place. Lists get their saved length."""
     items = tree.items() if isinstance(tree, dict) else enumerate(tree) \
@@ -537,12 +549,12 @@ def _replace(tree: Any, saved: Any) -> None:
         else:
             tree[key] = saved[key]
     if isinstance(tree, dict):
-        tree.update((key, saved[key]) for key in saved.keys() - tree.keys()
-                    if saved[key] is not _LEAF)
+        tree.update((key, value) for key, value in saved.items()
+                    if key not in tree and not _holds(value, _is_leaf))
     elif isinstance(tree, list):
-        while len(tree) > len(saved) and not isinstance(tree[-1], (torch.Tensor, dict, list)):
+        while len(tree) > len(saved) and not _holds(tree[-1], _is_tensor):
             tree.pop()
-        tree += [value for value in saved[len(tree):] if value is not _LEAF]
+        tree += [value for value in saved[len(tree):] if not _holds(value, _is_leaf)]
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:
@@ -568,7 +580,7 @@ def parts_of(state: dict[str, Any], allow_pickle: bool, trainable_only: bool = F
     """Makes one part for each entry.
 
     Raises:
-        TypeError: an entry has a type that cannot be saved; the message names it.
+        UnsupportedValueError: an entry has a type that cannot be saved; the message names it.
     """
     declared = {name for name, thing in state.items() if isinstance(thing, Replicated)}
     state = {name: thing.thing if isinstance(thing, Replicated) else thing
@@ -577,8 +589,8 @@ def parts_of(state: dict[str, Any], allow_pickle: bool, trainable_only: bool = F
     parts: list[Part] = []
     for name, thing in state.items():
         if not name or "." in name or name == SAMPLES:
-            raise ValueError(f"state['{name}']: the name of an entry is not empty and has no dots, "
-                             f"which separate it from the names within the entry")
+            raise InvalidArgumentError(f"state['{name}']: the name of an entry is not empty and has "
+                                       f"no dots, which separate it from the names within the entry")
         if isinstance(thing, Part):
             parts.append(thing)
         elif isinstance(thing, nn.Module):
@@ -590,9 +602,10 @@ def parts_of(state: dict[str, Any], allow_pickle: bool, trainable_only: bool = F
         elif hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict"):
             parts.append(GeneralPart(name, thing, allow_pickle))
         else:
-            raise TypeError(f"state['{name}'] is a {type(thing).__qualname__}: it can be a module, "
-                            f"an optimizer, a tensor, a dictionary of them, or something with "
-                            f"state_dict() and load_state_dict()")
+            raise values.UnsupportedValueError(
+                f"state['{name}'] is a {type(thing).__qualname__}: it can be a module, an "
+                f"optimizer, a tensor, a dictionary of them, or something with state_dict() and "
+                f"load_state_dict()")
         if name in declared:
             parts[-1].declared = True
     return parts

@@ -15,11 +15,19 @@ from typing import Any, Callable
 
 import torch
 
+from ..errors import UnsupportedError
+
 __all__ = ["UnsupportedValueError", "decode", "dtype_of", "dumps", "encode", "loads"]
 
 
-class UnsupportedValueError(TypeError):
+class UnsupportedValueError(UnsupportedError, TypeError):
     """A value in the state can only be saved or loaded as a pickle, which is not allowed."""
+
+
+#: Python may refuse to convert numbers of more than 640 digits to decimal text and back.
+_INT_BITS_MAX = 2048
+#: The factories of a defaultdict that are saved by name.
+_FACTORIES = {kind.__name__: kind for kind in (bool, int, float, complex, str, list, tuple, set, dict)}
 
 
 def _tagged(kind: str, value: Any) -> dict[str, Any]:
@@ -31,24 +39,36 @@ def _base64(data: bytes) -> str:
 
 
 def _encode_tensor(tensor: torch.Tensor) -> dict[str, Any]:
-    flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    # clone() also corrects the stride of a single element, which contiguous() keeps.
+    dense = tensor.detach().cpu().resolve_conj().resolve_neg().clone(
+        memory_format=torch.contiguous_format)
+    flat = dense.reshape(-1).view(torch.uint8)
     return {"$": "tensor", "v": _base64(flat.numpy().tobytes()), "shape": list(tensor.shape),
             "dtype": str(tensor.dtype)}
 
 
+def _factory_of(value: dict) -> str | None:
+    """The name of a defaultdict's factory. None: `value` has none, or one that has no name here."""
+    factory = value.default_factory if type(value) is collections.defaultdict else None
+    return next((name for name, kind in _FACTORIES.items() if kind is factory), None)
+
+
 def _encode_mapping(value: dict, where: str, recurse: Callable[[Any, str], Any]) -> Any:
-    kinds = {dict: "dict", collections.OrderedDict: "OrderedDict", collections.Counter: "Counter",
-             collections.defaultdict: "dict"}
-    kind = kinds.get(type(value), "dict")
-    if kind == "dict" and "$" not in value and all(type(key) is str for key in value):
+    kinds = {collections.OrderedDict: "OrderedDict", collections.Counter: "Counter"}
+    kind, factory = kinds.get(type(value), "dict"), _factory_of(value)
+    if kind == "dict" and factory is None and "$" not in value \
+            and all(type(key) is str for key in value):
         return {key: recurse(item, f"{where}.{key}") for key, item in value.items()}
-    return _tagged(kind, [[recurse(key, f"{where}'s keys"), recurse(item, f"{where}.{key}")]
-                          for key, item in value.items()])
+    pairs = _tagged(kind, [[recurse(key, f"{where}'s keys"), recurse(item, f"{where}.{key}")]
+                           for key, item in value.items()])
+    return pairs if factory is None else {**pairs, "factory": factory}
 
 
 def _encode_numpy(value: Any) -> Any:
     numpy = __import__("numpy")
-    if isinstance(value, (numpy.ndarray, numpy.generic)) and not value.dtype.hasobject:
+    # Names of types lack fields, and what types of other packages are.
+    exact = type(value) in (numpy.ndarray, numpy.memmap) or isinstance(value, numpy.generic)
+    if exact and not value.dtype.hasobject and numpy.dtype(value.dtype.str) == value.dtype:
         array = numpy.ascontiguousarray(value)
         return {"$": "ndarray" if isinstance(value, numpy.ndarray) else "numpy",
                 "v": _base64(array.tobytes()), "shape": list(value.shape),
@@ -69,6 +89,8 @@ def encode(value: Any, where: str, allow_pickle: bool = False,
     """
     # Exact types, not isinstance: a subclass would come back as its base class.
     def recurse(item: Any, at: str) -> Any:
+        if type(item) is int and item.bit_length() > _INT_BITS_MAX:
+            return _tagged("int", hex(item))
         if item is None or type(item) in (bool, int, str):
             return item
         if type(item) is float:
@@ -77,7 +99,9 @@ def encode(value: Any, where: str, allow_pickle: bool = False,
             return [recurse(element, f"{at}[{i}]") for i, element in enumerate(item)]
         if type(item) in (tuple, set, frozenset, collections.deque, torch.Size):
             kind = "tuple" if type(item) is torch.Size else type(item).__name__
-            return _tagged(kind, [recurse(element, f"{at}[{i}]") for i, element in enumerate(item)])
+            made = _tagged(kind, [recurse(element, f"{at}[{i}]") for i, element in enumerate(item)])
+            longest = getattr(item, "maxlen", None)
+            return made if longest is None else {**made, "maxlen": longest}
         if type(item) in (dict, collections.OrderedDict, collections.Counter,
                           collections.defaultdict):
             return _encode_mapping(item, at, recurse)
@@ -85,7 +109,8 @@ def encode(value: Any, where: str, allow_pickle: bool = False,
             return _tagged(type(item).__name__, _base64(bytes(item)))
         if type(item) is complex:
             return _tagged("complex", [recurse(item.real, at), recurse(item.imag, at)])
-        if isinstance(item, torch.Tensor):
+        if isinstance(item, torch.Tensor) and item.layout == torch.strided \
+                and not item.is_quantized:
             stands = tensor(item, at) if tensor is not None else None
             return _encode_tensor(item) if stands is None else stands
         if isinstance(item, torch.dtype):
@@ -113,7 +138,7 @@ def _decode_tensor(value: dict[str, Any]) -> torch.Tensor:
 def dtype_of(name: str) -> torch.dtype:
     dtype = getattr(torch, name.removeprefix("torch."), None)
     if not isinstance(dtype, torch.dtype):
-        raise ValueError(f"'{name}' is not an element type of this version of torch")
+        raise UnsupportedError(f"'{name}' is not an element type of this version of torch")
     return dtype
 
 
@@ -135,7 +160,7 @@ def _decode_pickle(data: str, where: str, allow_pickle: bool) -> Any:
 def decode(value: Any, where: str, allow_pickle: bool = False,
            tensor: Callable[[dict[str, Any]], torch.Tensor] | None = None) -> Any:
     """Reverses `encode`. `tensor` makes the tensors that the `tensor` of encode replaced."""
-    sequences = {"tuple": tuple, "set": set, "frozenset": frozenset, "deque": collections.deque}
+    sequences = {"tuple": tuple, "set": set, "frozenset": frozenset}
     mappings = {"dict": dict, "OrderedDict": collections.OrderedDict}
 
     # encode() tags every dictionary with a "$" key, so an untagged one is a plain dictionary.
@@ -150,11 +175,19 @@ def decode(value: Any, where: str, allow_pickle: bool = False,
         content = item.get("v")
         if kind in sequences:
             return sequences[kind](recurse(element, at) for element in content)
+        if kind == "deque":
+            return collections.deque((recurse(element, at) for element in content),
+                                     item.get("maxlen"))
         if kind in mappings:
-            return mappings[kind]((recurse(key, at), recurse(element, at))
-                                  for key, element in content)
+            pairs = [(recurse(key, at), recurse(element, at)) for key, element in content]
+            factory = _FACTORIES.get(item.get("factory"))
+            return mappings[kind](pairs) if factory is None \
+                else collections.defaultdict(factory, pairs)
         if kind == "Counter":
-            return collections.Counter({recurse(key, at): element for key, element in content})
+            return collections.Counter({recurse(key, at): recurse(element, at)
+                                        for key, element in content})
+        if kind == "int":
+            return int(content, 16)
         if kind == "float":
             return float(content)
         if kind == "complex":
@@ -174,8 +207,8 @@ def decode(value: Any, where: str, allow_pickle: bool = False,
             return _decode_pickle(content, at, allow_pickle)
         if tensor is not None:
             return tensor(item)
-        raise ValueError(f"'{at}' is of kind '{kind}', which this release does not know: install a "
-                         f"newer release")
+        raise UnsupportedError(f"'{at}' is of kind '{kind}', which this release does not know: "
+                               f"install a newer release")
     return recurse(value, where)
 
 
