@@ -38,6 +38,7 @@ class StateLoad {
   void Restart();
   void Pass(std::chrono::milliseconds time);
 
+  const coord::State& state() const { return *state_; }
   uint32_t world() const { return nodes_ * ranks_per_node_; }
   /// How many ranks joined or got a version since the last call.
   uint32_t TakeSuccesses() { return std::exchange(successes_, 0); }

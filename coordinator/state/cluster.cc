@@ -89,6 +89,8 @@ Incarnation HighestReported(const ReadContext& context, const std::string& job) 
 
 void StoreJob(Context& context, Job& job) {
   job.record_due = false;
+  job.unrecorded = 0;
+  job.record_due_at.reset();
   context.effects.emplace_back(PutJob{JobRecordOf(context, job)});
 }
 

@@ -90,8 +90,10 @@ bool AdmitParity(Context& context, NodeIndex node, const StoredReplica& report, 
 /// states why, except for replicas of superseded versions in memory and for removed parity.
 VersionState* AdmitReplica(Context& context, NodeIndex node, const StoredReplica& report,
                            Job& job) {
-  const std::string shard =
-      ToString(ShardKey{job.name, report.identity.version, report.identity.rank});
+  // Called for every replica of a large world: texts are made only for findings.
+  const auto shard = [&] {
+    return ToString(ShardKey{job.name, report.identity.version, report.identity.rank});
+  };
   auto lineage = job.lineages.find(report.identity.version.incarnation);
   if (lineage == job.lineages.end()) {
     RecordFinding(
@@ -99,7 +101,7 @@ VersionState* AdmitReplica(Context& context, NodeIndex node, const StoredReplica
         FailedPreconditionError(fmt::format(
             "{}: the job is at incarnation {} and never had this one; the replica is kept and does "
             "not count",
-            shard, job.incarnation.value)));
+            shard(), job.incarnation.value)));
     QuarantineReplica(context, node, report);
     return nullptr;
   }
@@ -107,7 +109,7 @@ VersionState* AdmitReplica(Context& context, NodeIndex node, const StoredReplica
     RecordFinding(
         context, job.name, node,
         InvalidArgumentError(fmt::format("{}: saved in a world of {}, that incarnation has {}",
-                                         shard, report.identity.world, lineage->second.world)));
+                                         shard(), report.identity.world, lineage->second.world)));
     return nullptr;
   }
   if (IsParity(report.identity.rank) && !AdmitParity(context, node, report, job)) return nullptr;
@@ -119,7 +121,7 @@ VersionState* AdmitReplica(Context& context, NodeIndex node, const StoredReplica
         context, job.name, node,
         DataLossError(fmt::format("{} at {}: digest {:016x} differs from the known {:016x}; this "
                                   "replica does not count",
-                                  shard, ToString(report.tier), report.digest, known.digest)));
+                                  shard(), ToString(report.tier), report.digest, known.digest)));
     return nullptr;
   }
   return &found->second;
@@ -164,6 +166,8 @@ void UpdateRankProgress(Context& context, NodeIndex node, const StoredReplica& r
   if (place == kNoNode && report.tier == Tier::kMemory) {
     place = node;
     ++job.ranks_joined;
+    // The coordinator may have ended before it recorded that the node joined.
+    AddNode(job, node);
     ResetRestoreTask(job, report.identity.rank);
   }
   if (TierTarget* target = job.target(report.tier)) {
@@ -195,6 +199,7 @@ void TryCommit(Context& context, Job& job, VersionState& version, Tier tier) {
   version.bytes = 0;
   for (const RankShard& shard : version.ranks) version.bytes += shard.image_bytes;
   StoreVersion(context, job, version, TierBit(tier));
+  job.record_due = job.record_due || job.unrecorded != 0;
   if (version.id.incarnation == job.incarnation) {
     for (auto& [id, older] : job.versions) {
       if (id >= version.id) break;

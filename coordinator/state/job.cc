@@ -32,8 +32,8 @@ bool VersionState::AddReplica(Rank rank, Replica replica) {
 bool VersionState::RemoveReplica(Rank rank, Replica replica) {
   RankShard* shard = Shard(rank);
   if (shard == nullptr) return false;
-  std::vector<Replica>& replicas = shard->replicas;
-  auto found = std::find(replicas.begin(), replicas.end(), replica);
+  ReplicaList& replicas = shard->replicas;
+  const auto found = std::find(replicas.begin(), replicas.end(), replica);
   if (found == replicas.end()) return false;
   replicas.erase(found);
   fully_available.reset();
@@ -59,7 +59,7 @@ void VersionState::RemoveReplicasOf(NodeIndex node) {
   if (found == by_node.end()) return;
   const std::vector<Rank> shards = found->second;
   for (const Rank rank : shards) {
-    const std::vector<Replica> replicas = Shard(rank)->replicas;
+    const ReplicaList replicas = Shard(rank)->replicas;
     for (const Replica& replica : replicas) {
       if (replica.node == node) RemoveReplica(rank, replica);
     }

@@ -12,15 +12,12 @@
 #include "base/tiers.h"
 #include "coordinator/state/events.h"
 #include "coordinator/state/records.h"
+#include "coordinator/state/replica_list.h"
 #include "coordinator/state/tier_target.h"
 
 // A job, its versions and their replicas, and the nodes: plain data. The modules have the rules.
 
 namespace holdfast::coord {
-
-/// Index of a node in Cluster::nodes. It stays valid, since no node is ever removed.
-using NodeIndex = uint32_t;
-inline constexpr NodeIndex kNoNode = ~NodeIndex{0};
 
 /// The uid of an adopted job without an owner: root may open it, or an operator sets the owner.
 inline constexpr uint32_t kNoOwner = ~uint32_t{0};
@@ -57,13 +54,6 @@ struct Node {
   Clock::TimePoint other_agent_seen;
 };
 
-/// A replica of a shared tier has no node: any node that reaches the tier can read it.
-struct Replica {
-  NodeIndex node = kNoNode;
-  Tier tier = Tier::kMemory;
-  bool operator==(const Replica&) const = default;
-};
-
 /// Returns the replica that a node reports at a tier.
 constexpr Replica ReplicaAt(NodeIndex node, Tier tier) {
   return {IsShared(tier) ? kNoNode : node, tier};
@@ -83,7 +73,7 @@ struct RankShard {
   bool known = false;  // `digest` is set, from the record or from the first replica report
   uint64_t digest = 0;
   uint64_t image_bytes = 0;
-  std::vector<Replica> replicas;  // on attached nodes
+  ReplicaList replicas;  // on attached nodes
   NodeIndex last_node = kNoNode;
 
   bool IsAt(NodeIndex node, Tier tier) const {
@@ -169,7 +159,7 @@ struct VersionState {
 
 template <typename Drop>
 void VersionState::RemoveReplicasIf(const Drop& drop) {
-  auto remove = [&](const std::vector<Replica>& replicas, Rank rank) {
+  auto remove = [&](const ReplicaList& replicas, Rank rank) {
     for (size_t i = replicas.size(); i-- > 0;) {
       Replica replica = replicas[i];
       if (drop(replica)) RemoveReplica(rank, replica);
@@ -359,7 +349,10 @@ struct Job {
   uint64_t committed_total = 0;  // since the coordinator's start
   uint64_t aborted_total = 0;
 
-  bool record_due = false;  // FinishBatch() stores the record, which lacks a node
+  /// Nodes of `nodes_now` that the record lacks, and when it is stored at the latest.
+  size_t unrecorded = 0;
+  std::optional<Clock::TimePoint> record_due_at;
+  bool record_due = false;  // FinishBatch() stores the record in any case
 
   // What the event that is being applied has changed.
   bool changed = false;            // ApplyChanges() updates restore plan, retention and targets

@@ -22,6 +22,12 @@ namespace holdfast::coord {
 namespace {
 // How often under-protected versions are counted again if no event has changed them.
 constexpr auto kCountInterval = std::chrono::seconds(1);
+// The record of a job names all its nodes. While nodes join, it is stored when it lacks one of this
+// many names, so that all names together are written a few times and not once for each node; and
+// when it has lacked one for this long. A short record is stored at once.
+constexpr size_t kRecordShare = 8;
+constexpr size_t kShortRecord = 64;
+constexpr auto kRecordPause = std::chrono::milliseconds(100);
 
 /// Sends the removals that are due. Of a shared tier, any node that reaches the tier removes the
 /// version, and it counts as removed at once: what that node cannot remove is reported again when
@@ -38,6 +44,17 @@ void SendRemovals(Context& context, Job& job) {
         [&](const Replica& replica) { return replica.tier == removal.tier; });
     job.changed = true;
   }
+}
+
+/// Stores the record when it lacks nodes and is due. A commit makes it due: the record names the
+/// nodes of every committed version. Until then, a restarted coordinator needs no node that it does
+/// not know.
+void StoreNodes(Context& context, Job& job) {
+  if (job.unrecorded == 0) return;
+  if (!job.record_due_at) job.record_due_at = context.at.now + kRecordPause;
+  const size_t names = job.nodes_now.size() + job.nodes_before.size();
+  const bool many = names <= kShortRecord || job.unrecorded * kRecordShare >= names;
+  if (many || job.record_due || context.at.now >= *job.record_due_at) StoreJob(context, job);
 }
 
 void AdvanceJob(Context& context, Job& job) {
@@ -95,7 +112,7 @@ void FinishBatch(Context& context) {
   for (auto& [name, job] : context.cluster.jobs) {
     if (job.repair_due) AdvanceRepairs(context, job);
     SendRemovals(context, job);
-    if (job.record_due) StoreJob(context, job);
+    StoreNodes(context, job);
   }
 }
 

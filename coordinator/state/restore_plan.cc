@@ -37,13 +37,17 @@ bool IsRestoring(const ReadContext& context, const Job& job) {
   return undecided && context.at.now - job.joined_at < kRestorePatience;
 }
 
+void AddNode(Job& job, NodeIndex node) {
+  if (job.nodes_now.insert(node).second) ++job.unrecorded;
+}
+
 void PlaceRank(Job& job, Rank rank, NodeIndex node) {
   NodeIndex& place = job.rank_nodes[rank.value];
   if (place == kNoNode) ++job.ranks_joined;
   if (place != node) ResetRestoreTask(job, rank);
   place = node;
   if (job.subscribers.insert(node).second) job.job_state_to.insert(node);
-  if (job.nodes_now.insert(node).second) job.record_due = true;
+  AddNode(job, node);
   job.changed = true;
 }
 

@@ -21,6 +21,9 @@ bool BarrierOpen(const ReadContext& context, const Job& job);
 /// one minute after the last join.
 bool IsRestoring(const ReadContext& context, const Job& job);
 
+/// Adds a node to those that the job's record names.
+void AddNode(Job& job, NodeIndex node);
+
 /// Records on which node the rank runs.
 void PlaceRank(Job& job, Rank rank, NodeIndex node);
 

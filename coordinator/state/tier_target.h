@@ -1,7 +1,8 @@
 #pragma once
 
 #include <algorithm>
-#include <set>
+#include <cstddef>
+#include <vector>
 
 #include "base/ids.h"
 
@@ -20,12 +21,15 @@ class TierTarget {
   void Restart(Step step) {
     step_ = step;
     reached_ = step;
-    acknowledged_.clear();
-    resolved_ = false;
+    Forget();
   }
   /// Records that `writer` has written its part of the version of `step`.
   void Acknowledge(Rank writer, Step step) {
-    if (step >= step_) acknowledged_.insert(writer);
+    if (step < step_) return;
+    const size_t number = IsParity(writer) ? ParityNode(writer) : writer.value;
+    if (number >= acknowledged_.size()) acknowledged_.resize(number + 1);
+    if (!acknowledged_[number]) ++count_;
+    acknowledged_[number] = true;
   }
   /// Records that the version of `step` is committed at the tier, or never will be.
   void Resolve(Step step) {
@@ -35,7 +39,7 @@ class TierTarget {
   }
   /// Whether each of `writers` writers has written a version at or after the target. If none of
   /// these versions is complete, the writers took different steps, and the caller calls Abandon().
-  bool AllAcknowledged(size_t writers) const { return acknowledged_.size() == writers; }
+  bool AllAcknowledged(size_t writers) const { return count_ == writers; }
   void Abandon() { Resolve(step_); }
   /// The newest resolved step, or the target itself.
   Step reached() const { return reached_; }
@@ -43,15 +47,21 @@ class TierTarget {
   bool Advance(Step next) {
     if (!resolved_) return false;
     step_ = std::max(step_, next);
-    acknowledged_.clear();
-    resolved_ = false;
+    Forget();
     return true;
   }
 
  private:
+  void Forget() {
+    acknowledged_.clear();
+    count_ = 0;
+    resolved_ = false;
+  }
+
   Step step_;
   Step reached_;
-  std::set<Rank> acknowledged_;
+  std::vector<bool> acknowledged_;  // by number of the writer
+  size_t count_ = 0;
   bool resolved_ = false;
 };
 

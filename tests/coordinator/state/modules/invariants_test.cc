@@ -53,7 +53,7 @@ TEST_F(InvariantsTest, ACommitNeedsEveryRankAtTheTier) {
   for (uint32_t i = 0; i < 4; ++i) Hold(version, Rank{i}, {i, Tier::kMemory});
   CheckCommit(context, job(), version, Tier::kMemory);
   EXPECT_FALSE(monitor_.violated());
-  version.ranks[2].replicas.clear();  // the counter is still four
+  version.ranks[2].replicas = {};  // the counter is still four
   ASSERT_EQ(version.held_at(Tier::kMemory), 4U);
   CheckCommit(context, job(), version, Tier::kMemory);
   ExpectViolated("found == version.world");

@@ -1,10 +1,13 @@
 #include "coordinator/state/passes.h"
 
+#include "coordinator/state/commit.h"
 #include "coordinator/state/restore_plan.h"
 #include "tests/coordinator/state/modules/module_test.h"
 
 namespace holdfast::coord {
 namespace {
+using ::testing::Contains;
+using ::testing::Not;
 using PassesModule = ModuleTest;
 
 TEST_F(PassesModule, MarksAreClearedAndNothingIsSentTwice) {
@@ -41,6 +44,52 @@ TEST_F(PassesModule, ABatchHasOneRecordOfAJob) {
   EXPECT_THAT(Added<PutJob>()[0].record.nodes_now, ::testing::IsSupersetOf({"x", "y", "z"}));
   FinishBatch(context);
   EXPECT_EQ(Added<PutJob>().size(), 1U);
+}
+
+// Each record of a job has the names of all its nodes.
+TEST_F(PassesModule, WhileThousandsOfNodesJoinTheirNamesAreStoredAFewTimes) {
+  constexpr size_t kNodes = 1000;
+  size_t names = 0;
+  for (size_t i = 0; i < kNodes; ++i) {
+    PlaceRank(job(), Rank{0}, MakeNode("n" + std::to_string(i)));
+    FinishBatch(context);
+  }
+  for (const PutJob& put : Added<PutJob>()) names += put.record.nodes_now.size();
+  EXPECT_LE(names, 15 * kNodes);
+  // The last ones are stored at the latest after a pause.
+  context.at.now += std::chrono::milliseconds(100);
+  FinishBatch(context);
+  EXPECT_EQ(Added<PutJob>().back().record.nodes_now.size(), job().nodes_now.size());
+  const size_t stored = Added<PutJob>().size();
+  context.at.now += std::chrono::milliseconds(100);
+  FinishBatch(context);
+  EXPECT_EQ(Added<PutJob>().size(), stored);
+}
+
+TEST_F(PassesModule, ACommitIsStoredWithTheNodesOfItsReplicas) {
+  for (int i = 0; i < 100; ++i) PlaceRank(job(), Rank{0}, MakeNode("n" + std::to_string(i)));
+  FinishBatch(context);
+  PlaceRank(job(), Rank{0}, MakeNode("late"));
+  FinishBatch(context);
+  ASSERT_THAT(Added<PutJob>().back().record.nodes_now, Not(Contains("late")));
+  const NodeIndex late = cluster.node_names.at("late");
+  for (const auto& [node, rank] : {std::pair(late, 0U), std::pair(NodeIndex{1}, 1U)}) {
+    OnReplicasStored(context, node, {{{"gpt", V(2, 3), Rank{rank}, 2}, Tier::kMemory, 5, 6}},
+                     false);
+  }
+  FinishBatch(context);
+  ASSERT_EQ(Added<PutVersion>().size(), 1U);
+  EXPECT_THAT(Added<PutJob>().back().record.nodes_now, Contains("late"));
+}
+
+// The coordinator ended after it had answered the join, and before it recorded the node.
+TEST_F(PassesModule, ANodeThatWasNotRecordedIsFoundByItsReplica) {
+  job().rank_nodes.assign(2, kNoNode);
+  const NodeIndex late = MakeNode("late");
+  OnReplicasStored(context, late, {{{"gpt", V(2, 3), Rank{0}, 2}, Tier::kMemory, 5, 6}}, true);
+  FinishBatch(context);
+  ASSERT_EQ(Added<PutJob>().size(), 1U);
+  EXPECT_THAT(Added<PutJob>()[0].record.nodes_now, Contains("late"));
 }
 
 TEST_F(PassesModule, RepairsFollowABatch) {

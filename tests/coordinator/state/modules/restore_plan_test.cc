@@ -33,9 +33,9 @@ TEST_F(RestorePlanModule, ARankThatMovesIsPreparedAgain) {
   PlaceRank(job(), Rank{0}, 1);
   EXPECT_EQ(job().plan.ready, 0U);
   EXPECT_EQ(job().plan.tasks[0].phase, RestoreTask::Phase::kIdle);
-  EXPECT_FALSE(job().record_due);  // the node is known
+  EXPECT_EQ(job().unrecorded, 0U);  // the node is known
   PlaceRank(job(), Rank{0}, MakeNode("new"));
-  EXPECT_TRUE(job().record_due);
+  EXPECT_EQ(job().unrecorded, 1U);
 }
 
 TEST_F(RestorePlanModule, ALostNodeResetsItsTasksAndTheSameAgentKeepsReadyOnes) {
