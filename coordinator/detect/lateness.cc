@@ -2,6 +2,7 @@
 
 #include <limits>
 #include <numeric>
+#include <utility>
 
 namespace holdfast::detect {
 namespace {
@@ -18,7 +19,9 @@ constexpr double kWindowNsUnknown = 200e6;  // if the duration of an iteration i
 constexpr double kShareOfLongest = 0.6;
 constexpr double kLongWindow = 2.5;       // times the usual length: excluded
 constexpr double kStallShare = 1.5;       // of a window: the member stalled and was not slow
-constexpr double kClearNs = 60e9;         // length of the windows of clear lateness
+/// A member is clearly late if its excess has at least this share of all windows of this length of
+/// time.
+constexpr std::pair<double, double> kClear[] = {{0.2, 30e9}, {0.06, 60e9}};
 constexpr uint32_t kClearWindowsMin = 4;  // one pause of a rank may be in two windows
 constexpr double kQuietNs = 20e9;         // the first steps hardly change a window of this length
 constexpr double kVeryLateShare = 0.05;   // of a window
@@ -107,11 +110,24 @@ void Lateness::Add(const GatheredOperation& operation, double iteration_ns,
   if (IsSynchronous(operation.kind)) lag_.Add(operation);
 }
 
-uint32_t Lateness::clear_windows() const {
-  const double window_ns_ = window_ns();
-  if (window_ns_ == 0) return options_.windows_late;
-  const auto windows = static_cast<uint32_t>(std::min(std::ceil(kClearNs / window_ns_), 1e3));
+/// Returns how many windows last so long: at least kClearWindowsMin, at most as many as other
+/// criteria need.
+uint32_t Lateness::WindowsIn(double duration_ns) const {
+  const double window = window_ns();
+  if (window == 0) return options_.windows_late;
+  const auto windows = static_cast<uint32_t>(std::min(std::ceil(duration_ns / window), 1e3));
   return std::clamp(windows, kClearWindowsMin, options_.windows_late);
+}
+
+uint32_t Lateness::clear_windows() const { return WindowsIn(kClear[0].second); }
+
+std::optional<Lateness::Clear> Lateness::ClearlyLate(const Track& track) const {
+  for (const auto& [share, duration_ns] : kClear) {
+    const uint32_t windows = WindowsIn(duration_ns);
+    const double least = track.least(windows);
+    if (least >= share) return Clear{windows, least};
+  }
+  return std::nullopt;
 }
 
 /// Starts again: the windows so far covered only parts of the iteration and are not comparable with
@@ -365,7 +381,7 @@ void Lateness::RecordWindow(double wall_ns, double operations, RoleBaseline& bas
                             track.slower_count(options_.windows)) >= options_.windows_late ||
                    track.very_late_count() >= kVeryLateSuspicious ||
                    track.small_change(small_change_min_) ||
-                   (equal_work_ && track.least(clear_windows()) >= kClearShare);
+                   (equal_work_ && ClearlyLate(track));
   }
   baseline.windows += n;
 }

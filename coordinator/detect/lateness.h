@@ -52,11 +52,16 @@ class Lateness {
   /// The share of a window that is the usual member's own time, 0 … 1. A GPU that is 10 % slower
   /// adds only 5 % to the window of a job that waits half of the time.
   double busy() const { return busy_.size() == 0 ? 1 : busy_.Median(); }
-  /// The number of windows in all of which a member must be clearly late to be a straggler. They
-  /// last a minute, so this is fewer than for other criteria if windows are long.
+  /// The last windows in all of which a member was clearly late.
+  struct Clear {
+    uint32_t windows = 0;
+    double least = 0;  // excess in any of them, as a share of the window
+  };
+  /// Returns whether the member was clearly late for a minute, or far later for half a minute. This
+  /// is fewer windows than other criteria need if windows are long.
+  std::optional<Clear> ClearlyLate(const Track& track) const;
+  /// The fewest windows that ClearlyLate examines.
   uint32_t clear_windows() const;
-  /// From this excess on, a member is clearly late.
-  static constexpr double kClearShare = 0.06;
   /// Whether totals of blocked time are missing. A late rank may then have inherited its lateness.
   bool by_waits_only() const { return by_waits_only_; }
   bool equal_work() const { return equal_work_; }
@@ -70,6 +75,7 @@ class Lateness {
 
  private:
   Period& PeriodOf(CollectiveKind kind);
+  uint32_t WindowsIn(double duration_ns) const;
   bool HoldsWholeIterations(const GatheredOperation& operation);
   void AddWindow(const GatheredOperation& operation, double wall_ns,
                  const std::vector<bool>& excused, RoleBaseline& baseline);

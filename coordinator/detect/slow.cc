@@ -54,7 +54,7 @@ void SlownessDetector::AddRecord(Rank rank, const CollectiveRecord& record, Inde
   last_operation_ = now;
   if (record.kind == CollectiveKind::kReceive && membership->comm < watches_.size() &&
       watches_[membership->comm]) {
-    watches_[membership->comm]->ring.Add(membership->position, record.ended_ns - record.started_ns);
+    watches_[membership->comm]->ring.Add(membership->position, record.started_ns, record.ended_ns);
   }
   if (!IsComparable(record.kind, comm) || comm.members.size() < 2) return;
   if (watches_.size() <= membership->comm) watches_.resize(membership->comm + 1);

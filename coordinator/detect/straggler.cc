@@ -90,6 +90,7 @@ class StragglerFinder {
   double LaterThanPeers(const Member& member, bool always);
   double ClearlyLate(const Member& member);
   bool HasOtherCause(double change_ns) const;
+  bool MayHaveNoEffect(const Member& member) const;
   bool IsInherited(uint32_t rank, const std::set<std::pair<Index, uint32_t>>& places) const;
 
   const StragglerInput& input_;
@@ -186,9 +187,9 @@ double StragglerFinder::LaterThanPeers(const Member& member, bool always) {
 /// are long if operations are rare. Then many windows take too long, and each of them averages over
 /// much work. A single pause of a rank is in one or two windows.
 double StragglerFinder::ClearlyLate(const Member& member) {
-  const uint32_t windows = member.lateness.clear_windows();
-  const double least = member.track.least(windows);
-  if (member.ring || least < Lateness::kClearShare) return 0;
+  const auto clear = member.lateness.ClearlyLate(member.track);
+  if (member.ring || !clear) return 0;
+  const double least = clear->least;
   std::vector<double> others;
   bool similar = false;
   for (const LastingExcess& other : LastingExcesses(member.of)) {
@@ -201,7 +202,7 @@ double StragglerFinder::ClearlyLate(const Member& member) {
   if (similar && !changed) return 0;
   const double noise = std::max(member.baseline.spread, member.baseline.noise);
   return least / std::max(member.few * LastingSpread(others) / 0.6745,
-                          kMedianError * noise / std::sqrt(windows));
+                          kMedianError * noise / std::sqrt(clear->windows));
 }
 
 /// Whether iterations are longer than before, and a rank that needs `change_ns` more time of its
@@ -209,6 +210,13 @@ double StragglerFinder::ClearlyLate(const Member& member) {
 bool StragglerFinder::HasOtherCause(double change_ns) const {
   const auto shift = input_.pace.shift();
   return shift && shift->after_ns - shift->before_ns > kUnexplainedFactor * change_ns;
+}
+
+/// Whether the member is in a ring of different GPUs whose iterations are not longer than before.
+/// The own time of its members changes whenever another one becomes the slowest.
+bool StragglerFinder::MayHaveNoEffect(const Member& member) const {
+  return member.ring && input_.pace.iteration_ns() > 0 && !input_.pace.shift() &&
+         input_.watches[member.comm]->ring.differs();
 }
 
 /// `comm`: kNone for the steps.
@@ -245,7 +253,8 @@ Finding StragglerFinder::Examine(const Member& member) {
   const bool slower = track.slower_count(options_.windows) >= options_.windows_late;
   const bool small = track.small_change(lateness.small_change_min());
   Finding finding;
-  if (equal_work && !input_.transfers_unstable) {
+  const bool no_effect = MayHaveNoEffect(member);
+  if (equal_work && !input_.transfers_unstable && !no_effect) {
     finding.stalls = FindFrequentStalls(track, lateness.tracks(), member.baseline, table_.world());
   }
   const double clear_z = equal_work ? ClearlyLate(member) : 0;
@@ -270,11 +279,11 @@ Finding StragglerFinder::Examine(const Member& member) {
   const bool common = IsCommonChange(track, lateness.tracks()) || (unstable && shared);
   // The correction of different work is an estimate.
   const bool corrected = track.excess() < kCorrectionShare * member.correction;
-  if (late && !corrected && (always || (!common && exceeds_noise(track.excess())))) {
+  if (late && !corrected && (always || (!common && !no_effect && exceeds_noise(track.excess())))) {
     const double z = LaterThanPeers(member, always || drift);
     if (enough(z, options_.z_min, track.late_count(2 * options_.windows))) finding.late_z = z;
   }
-  const bool own = !common && (equal_work || member.ring || !shared);
+  const bool own = !common && !no_effect && (equal_work || member.ring || !shared);
   if (slower && !drift && own && exceeds_noise(track.shift())) {
     const double z = ChangeZ(track, member.baseline);
     const uint32_t count = track.slower_count(2 * options_.windows);
@@ -336,13 +345,13 @@ Verdict StragglerFinder::Describe(const Member& member, const Finding& finding) 
         Track::kRecent, Track::kLong, finding.small_z));
   }
   if (verdict.evidence.empty() && finding.clear_z > 0) {
-    const uint32_t windows = member.lateness.clear_windows();
+    const auto clear = member.lateness.ClearlyLate(track).value_or(Lateness::Clear());
     verdict.evidence.push_back(fmt::format(
         "rank {} needed at least {:.1f} % of {} more own time than its peers in {}, in each "
         "of the last {} windows, z = {:.0f}",
-        member.rank, track.least(windows) * 100,
-        InSeconds(static_cast<uint64_t>(member.lateness.window_ns())), PlaceOf(member), windows,
-        finding.clear_z));
+        member.rank, clear.least * 100,
+        InSeconds(static_cast<uint64_t>(member.lateness.window_ns())), PlaceOf(member),
+        clear.windows, finding.clear_z));
   }
   if (!finding.lasts()) {
     verdict.evidence.push_back(fmt::format(

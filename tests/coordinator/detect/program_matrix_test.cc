@@ -94,6 +94,14 @@ TEST(ProgramMatrixTest, NeighboursWithOlderGpusInARingAreOfASlowerKind) {
   }
 }
 
+/// Which of the older GPUs is the slowest changes, and with it the own time of the others.
+TEST(ProgramMatrixTest, OlderGpusInARingDoNotBecomeSlower) {
+  for (const uint64_t seed : {32, 39}) {
+    const Outcome outcome = RunOf(Family::kSendReceive, "none", seed, {"mixed gpus half"}, 1800);
+    EXPECT_EQ(outcome.wrong.size(), 0U) << seed;
+  }
+}
+
 class ProgramHealthTest : public testing::TestWithParam<std::string_view> {};
 
 TEST_P(ProgramHealthTest, NoHealthyJobIsRestarted) {

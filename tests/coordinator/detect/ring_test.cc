@@ -14,7 +14,8 @@ constexpr uint64_t kMs = 1'000'000;
 void AddReceives(RingWaits& ring, const std::vector<uint64_t>& waits_ms, int times) {
   for (int i = 0; i < times; ++i) {
     for (uint32_t member = 0; member < waits_ms.size(); ++member) {
-      ring.Add(member, waits_ms[member] * kMs);
+      const uint64_t started_ns = (i + 1) * 200 * kMs;
+      ring.Add(member, started_ns, started_ns + waits_ms[member] * kMs);
     }
   }
 }
@@ -45,6 +46,15 @@ TEST(RingWaitsTest, EarlierWaitsAreForgotten) {
   AddReceives(ring, {60, 60, 20}, 2000);
   EXPECT_THAT(ring.SharesOf(1), IsEmpty());
   EXPECT_GT(ring.SharesOf(2).at(2), 0.99);
+}
+
+TEST(RingWaitsTest, MembersOfOneKindWaitAlike) {
+  RingWaits alike(4);
+  AddReceives(alike, {60, 46, 60, 61}, 40);
+  EXPECT_FALSE(alike.differs());
+  RingWaits different(4);
+  AddReceives(different, {60, 42, 60, 61}, 40);
+  EXPECT_TRUE(different.differs());
 }
 
 }  // namespace

@@ -104,6 +104,23 @@ TEST(StragglerTest, OfRareOperationsFewWindowsAreEnough) {
   EXPECT_EQ(verdicts[0].ranks, std::vector{Rank{2}});
 }
 
+TEST(StragglerTest, TheLaterARankIsTheFewerWindowsAreEnough) {
+  for (const uint64_t own_ms : {8'800, 10'400}) {
+    GroupsAtWork job(4, 4, 8'000, 0);
+    EXPECT_TRUE(job.Run(6).empty());
+    job.SetOwn(2, own_ms);
+    EXPECT_EQ(job.Run(5).size(), own_ms > 10'000 ? 1U : 0U) << own_ms;
+    EXPECT_EQ(job.Run(5).size(), 1U) << own_ms;
+  }
+}
+
+TEST(StragglerTest, ASlowerKindIsKnownAfterFewWindows) {
+  GroupsAtWork job(4, 4, 8'000, 0);
+  job.SetOwn(2, 12'000);
+  job.SetOwn(3, 12'200);
+  EXPECT_THAT(job.NamedIn(16), testing::IsEmpty());
+}
+
 TEST(StragglerTest, PausesInRareOperationsAreNoSlowness) {
   GroupsAtWork job(4, 4, 90'000, 0);
   for (int i = 0; i < 10; ++i) {
