@@ -78,7 +78,6 @@ struct NodeReported {
   NodeHealth health;
   std::vector<WorkerState> workers = {};  // all workers of the node
   std::vector<LocalRank> ranks = {};      // all trainers of the node
-  bool same_ranks = false;                // `ranks` are those of the last report of the stream
   std::vector<TierWanted> wanted = {};
   /// The stream that the report belongs to, which a relay knows. Absent: the newest of the agent.
   std::optional<AttachId> attach;

@@ -207,7 +207,7 @@ void OnNodeReported(Context& context, const NodeReported& event) {
       if (job.nodes_now.contains(index)) job.changed = job.repair_due = true;
     }
   }
-  if (!event.same_ranks) OnRanks(context, index, event.ranks);
+  OnRanks(context, index, event.ranks);
   for (const RemovedReplica& removed : event.removed) OnReplicaRemoved(context, index, removed);
   OnReplicasStored(context, index, AssignLife(context, event.replicas, {}), false);
   for (const FailedReplica& failed : event.failed) OnReplicaFailed(context, index, failed);

@@ -45,21 +45,6 @@ TEST_F(NodesModule, AReportOfAnEarlierStreamIsRefused) {
   EXPECT_TRUE(Report(report).ok());
 }
 
-TEST_F(NodesModule, AReportWithTheSameRanksLeavesThemAsTheyAre) {
-  NodeReported report;
-  report.node = "a";
-  report.epoch = options.epoch;
-  report.ranks = {{"gpt", Incarnation{2}, Rank{0}}};
-  EXPECT_TRUE(Report(report).ok());
-  report.ranks.clear();
-  report.same_ranks = true;
-  EXPECT_TRUE(Report(report).ok());
-  EXPECT_TRUE(job().connected.contains(Rank{0}));
-  report.same_ranks = false;
-  EXPECT_TRUE(Report(report).ok());
-  EXPECT_FALSE(job().connected.contains(Rank{0}));
-}
-
 TEST_F(NodesModule, NodesThatLeaveAreListed) {
   NodeReported report;
   report.node = "a";
