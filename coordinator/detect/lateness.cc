@@ -110,8 +110,7 @@ void Lateness::Add(const GatheredOperation& operation, double iteration_ns,
   if (IsSynchronous(operation.kind)) lag_.Add(operation);
 }
 
-/// Returns how many windows last so long: at least kClearWindowsMin, at most as many as other
-/// criteria need.
+/// Returns the number of windows in a time, limited to kClearWindowsMin … windows_late.
 uint32_t Lateness::WindowsIn(double duration_ns) const {
   const double window = window_ns();
   if (window == 0) return options_.windows_late;

@@ -283,7 +283,7 @@ def test_lists_get_their_saved_length(cluster, job):
     assert state["log"]["pairs"] == [[0, 0.5]] and state["log"]["history"] == [{"step": 0}]
 
 
-def test_no_placeholder_of_a_tensor_gets_into_the_state(cluster, job):
+def test_no_empty_object_gets_into_the_state_instead_of_a_tensor(cluster, job):
     tree = {"n": 1, "pairs": [[torch.ones(1), 1], [torch.ones(1), 2]], "new": [torch.ones(1)]}
     with hf.Checkpointer(job, {"tree": tree}) as ckpt:
         ckpt.save(0)

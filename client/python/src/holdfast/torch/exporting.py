@@ -77,7 +77,7 @@ def _decoded(encoded: Any, name: str) -> Any:
 
 
 class _Leaf:
-    """Placeholder for a tensor, which is exported under its own name. Empty: that of its place."""
+    """Marks the place of a tensor, which is exported under its own name. Empty: that of its place."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -107,7 +107,7 @@ class _Places:
         #: The names of everything that contains a tensor.
         self._holders = {name[:i] for name in tensors for i, c in enumerate(name) if c == "."}
         self._containers: dict[str, tuple[tuple, type]] = {}
-        #: Name → path of the tensors that a placeholder stands for.
+        #: Name → path of the tensors whose place in the entry is known.
         self._leaves: dict[str, tuple] = {}
         #: Name → path and value, of all that is no tensor.
         self.values: dict[str, tuple[tuple, Any]] = {}
