@@ -120,15 +120,18 @@ endfunction()
 # Tests are compiled more often than they run, so compile time matters more than their speed.
 set(HOLDFAST_TEST_OPTIONS $<$<CONFIG:RelWithDebInfo>:-O1>)
 
-# holdfast_test_headers(): precompiles the headers that every test includes. The target is an executable, because the
-# compiler accepts precompiled headers only with the flags that they were made with.
-function(holdfast_test_headers)
+# holdfast_test_headers(<target> [HEADERS ...] [DEPENDS ...]): precompiles the headers that every test includes, and
+# others. The target is an executable, because the compiler accepts precompiled headers only with the flags that they
+# were made with. Tests use the target that HOLDFAST_TEST_PRECOMPILED names.
+function(holdfast_test_headers target)
+  cmake_parse_arguments(PRECOMPILE "" "" "HEADERS;DEPENDS" ${ARGN})
   file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/headers_main.cc CONTENT "int main() { return 0; }\n")
-  add_executable(holdfast_test_headers EXCLUDE_FROM_ALL ${CMAKE_CURRENT_BINARY_DIR}/headers_main.cc)
-  target_compile_options(holdfast_test_headers PRIVATE ${HOLDFAST_TEST_OPTIONS})
-  target_link_libraries(holdfast_test_headers PRIVATE GTest::gmock)
-  target_precompile_headers(holdfast_test_headers PRIVATE <gmock/gmock.h> <gtest/gtest.h>
-    <chrono> <filesystem> <fstream> <functional> <map> <optional> <string> <thread> <vector>)
+  add_executable(${target} EXCLUDE_FROM_ALL ${CMAKE_CURRENT_BINARY_DIR}/headers_main.cc)
+  target_include_directories(${target} PRIVATE ${CMAKE_SOURCE_DIR})
+  target_compile_options(${target} PRIVATE ${HOLDFAST_TEST_OPTIONS})
+  target_link_libraries(${target} PRIVATE ${PRECOMPILE_DEPENDS} GTest::gmock)
+  target_precompile_headers(${target} PRIVATE <gmock/gmock.h> <gtest/gtest.h>
+    <chrono> <filesystem> <fstream> <functional> <map> <optional> <string> <thread> <vector> ${PRECOMPILE_HEADERS})
 endfunction()
 
 # holdfast_test(<name> SOURCES ... DEPENDS ... [TIMEOUT s] [LABELS ...] [SERIAL]): one GoogleTest
@@ -138,7 +141,7 @@ function(holdfast_test name)
   add_executable(${name} ${TEST_SOURCES})
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR})
   target_compile_options(${name} PRIVATE ${HOLDFAST_TEST_OPTIONS})
-  target_precompile_headers(${name} REUSE_FROM holdfast_test_headers)
+  target_precompile_headers(${name} REUSE_FROM ${HOLDFAST_TEST_PRECOMPILED})
   target_link_libraries(${name} PRIVATE ${TEST_DEPENDS} GTest::gmock GTest::gtest_main)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   add_test(NAME ${name} COMMAND ${name})

@@ -62,7 +62,7 @@ def version_two(deb):
     version = run("dpkg-deb", "-f", deb, "Version").strip()
     control.write_text(control.read_text().replace(version, version + ".2"))
     target = WORK / "two" / deb.name.replace(version, version + ".2")
-    run("dpkg-deb", "--root-owner-group", "-b", folder, target)
+    run("dpkg-deb", "-Znone", "--root-owner-group", "-b", folder, target)
     return target
 
 
