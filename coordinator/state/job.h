@@ -205,6 +205,7 @@ struct RestoreTask {
   };
   Phase phase = Phase::kIdle;
   std::optional<uint64_t> request;  // of the directive in progress
+  Clock::TimePoint begun_at;        // likewise
   NodeIndex target = kNoNode;
   Replica source;
   std::vector<Tried> tried;  // sources that failed, perhaps temporarily
@@ -232,6 +233,8 @@ struct RestorePlan {
   /// their shard since AdvanceRestore() was last called. Nothing can be done for the others.
   std::set<Rank> due;
   std::set<Rank> failed;  // ranks whose task has failed sources
+  /// Target and source nodes of attempts that ended with a timeout.
+  std::set<std::pair<NodeIndex, NodeIndex>> unreached;
   /// By node, the ranks whose task has had it as its target or its source.
   std::unordered_map<NodeIndex, std::vector<Rank>> involved;
   std::multimap<Rank, RestoreWaiter> waiters;  // ranks that request their own shard

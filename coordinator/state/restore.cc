@@ -28,6 +28,9 @@ constexpr uint32_t kDecodeAttemptsMax = 50;
 // the network may have corrupted the bytes.
 constexpr uint32_t kDecodeFailureCost = 10;
 constexpr auto kRetryPause = std::chrono::milliseconds(200);
+// An attempt that fails after this time has waited for a timeout of the network. A node that runs
+// refuses at once.
+constexpr auto kTimeoutMin = std::chrono::seconds(2);
 
 /// Whether a restore request is a rollback: of one rank to a named version, or of all ranks to the
 /// newest. It is one if the running incarnation has committed versions, even if it restored nothing
@@ -47,7 +50,8 @@ bool AnyCommitted(const Job& job) {
 
 /// Returns the nearest source that has attempts left, or nothing. In order of distance: memory of
 /// the rank's node, memory of another node, decode from memory, disk of the rank's node, disk of
-/// another node, decode from disk, shared tiers. Sources with fewer failures come first.
+/// another node, decode from disk, shared tiers. Sources with fewer failures come first; one on a
+/// node that could not be reached counts as having failed once.
 std::optional<Replica> PickSource(const ReadContext& context, const Job& job,
                                   const RestoreTask& task, const VersionState& version, Rank rank) {
   constexpr uint32_t kDistanceShared = 6;
@@ -60,7 +64,8 @@ std::optional<Replica> PickSource(const ReadContext& context, const Job& job,
     for (const RestoreTask::Tried& tried : task.tried) {
       if (tried.replica == replica) attempts = tried.attempts;
     }
-    const uint32_t cost = attempts * kSources + distance;
+    const bool unreached = job.plan.unreached.contains({target, replica.node});
+    const uint32_t cost = std::max(attempts, unreached ? 1U : 0U) * kSources + distance;
     const uint32_t most = replica.node == kNoNode ? kDecodeAttemptsMax : kAttemptsMax;
     if (attempts >= most || (best && cost >= best_cost)) return;
     best = replica;
@@ -92,6 +97,7 @@ bool RunRestoreTask(Context& context, Job& job, Rank rank) {
   std::optional<Replica> source = PickSource(context, job, task, version, rank);
   if (!source) return true;
   task.phase = RestoreTask::Phase::kPreparing;
+  task.begun_at = context.at.now;
   task.target = target;
   task.source = *source;
   task.request = AddPrepare(context, {job.name, version.id, rank, *source, target});
@@ -119,6 +125,21 @@ bool RunRestoreTask(Context& context, Job& job, Rank rank) {
   SendJobStates(context, job);
   SendDirective(context, target, std::move(directive));
   return false;
+}
+
+void CountFailure(RestoreTask& task, const Replica& replica, uint32_t attempts) {
+  auto tried = std::find_if(task.tried.begin(), task.tried.end(),
+                            [&](const RestoreTask::Tried& t) { return t.replica == replica; });
+  if (tried == task.tried.end()) tried = task.tried.insert(task.tried.end(), {replica, 0});
+  tried->attempts += attempts;
+}
+
+/// Returns whether the task's attempt, which failed with `code`, waited for another node until a
+/// timeout.
+bool TimedOut(const Context& context, const RestoreTask& task, ErrorCode code) {
+  return (code == ErrorCode::kUnavailable || code == ErrorCode::kDeadlineExceeded) &&
+         task.source.node != kNoNode && task.source.node != task.target &&
+         context.at.now - task.begun_at >= kTimeoutMin;
 }
 
 void DecideRestore(Context& context, Job& job) {
@@ -410,12 +431,18 @@ void OnShardPrepared(Context& context, Job& job, const PendingPrepare& pending,
   const ErrorCode code = prepared.outcome.code();
   const bool decoded = task.source == kDecode;
   if (IsSourceLost(code) && !decoded) return;  // RecordSourceFailure() has removed it
-  auto tried = std::find_if(task.tried.begin(), task.tried.end(),
-                            [&](const RestoreTask::Tried& t) { return t.replica == task.source; });
-  if (tried == task.tried.end()) tried = task.tried.insert(task.tried.end(), {task.source, 0});
   const bool wrong_result = decoded && code == ErrorCode::kDataLoss;
   job.plan.failed.insert(pending.rank);
-  tried->attempts += wrong_result ? kDecodeFailureCost : 1;
+  const VersionState* version = job.FindVersion(pending.version);
+  if (version != nullptr && TimedOut(context, task, code)) {
+    // Its other replicas would be waited for as long, and so would those of older versions.
+    job.plan.unreached.insert({task.target, task.source.node});
+    for (const Replica& replica : version->ranks[pending.rank.value].replicas) {
+      if (replica.node == task.source.node) CountFailure(task, replica, 1);
+    }
+  } else {
+    CountFailure(task, task.source, wrong_result ? kDecodeFailureCost : 1);
+  }
   task.retry_at = context.at.now + (wrong_result ? Clock::Duration::zero() : kRetryPause);
 }
 

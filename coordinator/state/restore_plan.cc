@@ -98,6 +98,8 @@ void FailRestoreTasksOf(Context& context, Job& job, NodeIndex node, bool keep_re
                   [](const RestoreTask::Tried& tried) { return tried.replica == kDecode; });
     task.retry_at = std::min(task.retry_at, context.at.now);
   }
+  std::erase_if(plan.unreached,
+                [node](const auto& pair) { return pair.first == node || pair.second == node; });
   plan.unusable.clear();
 }
 

@@ -140,6 +140,32 @@ TEST_F(RestoreTest, TransientFailuresAreTriedAgain) {
   EXPECT_EQ(Order().identity.version, V(1, 1));
 }
 
+/// Each attempt to reach a node whose packets are lost takes seconds. Its memory and its disk are
+/// not waited for one after the other, and older versions are read from other nodes first.
+TEST_F(RestoreTest, ATimeoutCountsForAllReplicasOfTheNode) {
+  c.Hold("a", {H(V(1, 2), 0, Tier::kDisk)});
+  c.Hold("b", {H(V(1, 1), 0, Tier::kDisk)});
+  c.Attach("spare");
+  c.Join("spare", "run-2", 0, 2);
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    const PrepareShard order = Order();
+    EXPECT_EQ(order.identity.version, V(1, 2));
+    EXPECT_EQ(order.source_node, "a");
+    c.Pass(milliseconds(2'100));
+    for (const char* node : {"a", "b", "spare"}) c.Hold(node, {});  // a heartbeat
+    c.Answer("spare", order.request, UnavailableError("connecting timed out"));
+    c.Pass(milliseconds(250));
+  }
+  PrepareShard order = Order();
+  EXPECT_EQ(order.identity.version, V(1, 1));
+  EXPECT_EQ(order.source_node, "b");
+  // If no other node has the shard, the node is asked again.
+  c.Lose("b");
+  order = Order();
+  EXPECT_EQ(order.identity.version, V(1, 1));
+  EXPECT_EQ(order.source_node, "a");
+}
+
 TEST_F(RestoreTest, AMovedRankReadsFromAnotherNode) {
   c.Attach("spare");
   c.Join("spare", "run-2", 0, 2);
