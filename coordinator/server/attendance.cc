@@ -6,6 +6,7 @@ namespace holdfast::coord {
 
 void Attendance::Reset(const Records& records) {
   MutexLock lock(mutex_);
+  ++loads_;
   agents_.clear();
   jobs_.clear();
   for (const LineageRecord& lineage : records.lineages) Record(lineage);
@@ -24,6 +25,11 @@ void Attendance::Update(const Event& event, std::span<const Effect> effects) {
     return close != nullptr && close->attach == attached->attach;
   });
   if (!refused) agents_[attached->node] = attached->agent_start;
+}
+
+uint64_t Attendance::loads() const {
+  MutexLock lock(mutex_);
+  return loads_;
 }
 
 bool Attendance::IsAttached(const std::string& node, uint64_t agent_start) const {

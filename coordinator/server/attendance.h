@@ -25,6 +25,8 @@ class Attendance {
   void Reset(const Records& records);
   /// Call after State::Apply(event), with the effects of that call.
   void Update(const Event& event, std::span<const Effect> effects);
+  /// Returns the number of calls of Reset(). After each, the agents must attach again.
+  uint64_t loads() const;
 
   bool IsAttached(const std::string& node, uint64_t agent_start) const;
   size_t agents() const;
@@ -35,6 +37,7 @@ class Attendance {
   void Record(const LineageRecord& lineage) HOLDFAST_REQUIRES(mutex_);
 
   mutable Mutex mutex_;
+  uint64_t loads_ HOLDFAST_GUARDED_BY(mutex_) = 0;
   /// By node: the agent_start of the attached agent.
   std::map<std::string, uint64_t> agents_ HOLDFAST_GUARDED_BY(mutex_);
   std::map<std::string, Running> jobs_ HOLDFAST_GUARDED_BY(mutex_);

@@ -16,6 +16,7 @@ constexpr std::chrono::milliseconds kEvaluateInterval(250);
 constexpr auto kHangPublishInterval = std::chrono::seconds(1);
 constexpr auto kPauseThreshold = std::chrono::seconds(1);
 constexpr auto kSettleTime = std::chrono::seconds(2);
+constexpr auto kAttachTime = std::chrono::seconds(5);
 constexpr auto kForgetAfter = std::chrono::minutes(10);
 constexpr auto kSampleInterval = std::chrono::seconds(5);
 constexpr uint32_t kSampledOperations = 20;
@@ -96,6 +97,7 @@ Watcher::Watcher(std::function<void(FaultDetected)> publish, const Attendance& a
       options_(options),
       clock_(clock),
       last_evaluation_(clock.Now()),
+      loads_(attendance.loads()),
       thread_([this] { Run(); }) {}
 
 Watcher::~Watcher() { Stop(); }
@@ -281,9 +283,16 @@ void Watcher::Run() {
 }
 
 /// Returns whether to skip the evaluation: after a pause of this thread, delayed digests must
-/// arrive first.
+/// arrive first; after the state was loaded, agents must attach before they can send any.
 bool Watcher::IsSettling(Clock::TimePoint now) {
-  if (now - last_evaluation_ > kPauseThreshold) settled_at_ = now + kSettleTime;
+  const auto settle_for = [&](Clock::Duration time) {
+    settled_at_ = std::max(settled_at_, now + time);
+  };
+  if (now - last_evaluation_ > kPauseThreshold) settle_for(kSettleTime);
+  if (const uint64_t loads = attendance_.loads(); loads != loads_) {
+    loads_ = loads;
+    settle_for(kAttachTime);
+  }
   last_evaluation_ = now;
   return now < settled_at_;
 }

@@ -99,6 +99,7 @@ class Watcher {
   Counts counts_ HOLDFAST_GUARDED_BY(mutex_);  // without `jobs` and `suspected`
   Clock::TimePoint last_evaluation_ HOLDFAST_GUARDED_BY(mutex_);
   Clock::TimePoint settled_at_ HOLDFAST_GUARDED_BY(mutex_);
+  uint64_t loads_ HOLDFAST_GUARDED_BY(mutex_);  // of the attendance, at the last evaluation
   bool stopping_ HOLDFAST_GUARDED_BY(mutex_) = false;
   Thread thread_;
 };
