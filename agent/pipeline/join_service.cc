@@ -6,6 +6,7 @@
 #include <chrono>
 
 #include "agent/api/hello.h"
+#include "agent/api/segment_layout.h"
 #include "base/config.h"
 #include "base/log.h"
 #include "base/process.h"
@@ -33,10 +34,11 @@ Status JoinService::CheckFits(const HelloMessage& hello, const std::string& job)
   const uint64_t need = SegmentBytesOf(hello);
   if (need <= parts_.arena_bytes) return Status::Ok();
   return ResourceExhaustedError(
-      fmt::format("rank {} of {} needs {} slots of {} = {}, but the arena of node {} has {} in "
-                  "all: raise [arena] bytes in the agent's configuration, or save less or with "
-                  "fewer slots",
-                  hello.rank, job, hello.slots, FormatBytes(hello.slot_bytes), FormatBytes(need),
+      fmt::format("rank {} of {} needs {} ({} slots of {} and {} of control), but the arena of "
+                  "node {} has {} in all: raise [arena] bytes in the agent's configuration, or "
+                  "save less or with fewer slots",
+                  hello.rank, job, FormatBytes(need), hello.slots,
+                  FormatBytes(RoundUp(hello.slot_bytes, kSlotAlign)), FormatBytes(kControlBytes),
                   parts_.node, FormatBytes(parts_.arena_bytes)));
 }
 
@@ -49,14 +51,13 @@ Status JoinService::Check(Session& session, const HelloMessage& hello) const {
         parts_.node));
   }
   HOLDFAST_ASSIGN_OR_RETURN(const Introduced introduced, CheckHello(hello));
-  HOLDFAST_RETURN_IF_ERROR(CheckFits(hello, introduced.job));
   session.job = introduced.job;
   session.run_id = introduced.run_id;
   session.rank = Rank{hello.rank};
   session.world = hello.world;
   session.slots = hello.slots;
   session.slot_bytes = hello.slot_bytes;
-  return Status::Ok();
+  return CheckFits(hello, session.job);
 }
 
 Status JoinService::Claim(Session& session) {

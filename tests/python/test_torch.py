@@ -512,6 +512,22 @@ def test_differences_are_named_with_a_remedy(cluster, job):
         assert everything({"m": other}) != before
 
 
+@pytest.mark.parametrize("other, differs", [
+    (nn.Linear(2, 3).double(), "elements of type float64, the version float32: convert the state"),
+    (nn.Linear(3, 3), r"shape \[3, 3\], the version has \[3, 2\]: build the state"),
+])
+def test_a_tensor_of_another_type_or_shape_keeps_its_values(cluster, job, other, differs):
+    with hf.Checkpointer(job, {"model": nn.Linear(2, 3)}) as ckpt:
+        ckpt.save(0)
+        ckpt.wait(0)
+    weight = other.weight.detach().clone()
+    with hf.Checkpointer(job, {"model": other}) as ckpt:
+        with pytest.raises(hf.StateMismatchError, match=f"'model.weight' has {differs}.*strict=False"):
+            ckpt.restore()
+        assert ckpt.restore(strict=False) == 1
+    assert torch.equal(other.weight, weight)
+
+
 def test_ten_thousand_tensors(cluster, job):
     model = nn.ParameterList([nn.Parameter(torch.full((4,), float(i))) for i in range(3334)])
     state = {"model": model, "optim": torch.optim.Adam(model.parameters())}

@@ -208,7 +208,7 @@ TEST_F(HostileTest, HelloWithBadNumbersIsRefusedClearly) {
   EXPECT_EQ(RefusalOf({.job = "new", .protocol = 9}).code(), ErrorCode::kUnsupported);
   const Status large = RefusalOf({.job = "new", .slot_bytes = 1ULL << 30});
   EXPECT_EQ(large.code(), ErrorCode::kResourceExhausted);
-  EXPECT_THAT(large.message(), HasSubstr("3 slots of 1 GiB"));
+  EXPECT_THAT(large.message(), HasSubstr("needs 3.0 GiB (3 slots of 1 GiB and 1 MiB of control)"));
   EXPECT_THAT(large.message(), HasSubstr("256 MiB"));
   EXPECT_THAT(large.message(), HasSubstr("[arena] bytes"));
 }

@@ -170,12 +170,16 @@ class Comparison:
         piece, box = self._saved.pieces[source], stored.box
         if tuple(piece.global_shape) != box.global_shape:
             self.differences.append(f"'{stored.name}' has shape {list(box.global_shape)}, the "
-                                    f"version has {list(piece.global_shape)}")
+                                    f"version has {list(piece.global_shape)}: build the state "
+                                    f"with the saved shape, or restore with strict=False to keep "
+                                    f"its present values")
             return False
         if piece.dtype != box.dtype or self._saved.types.get(source) != stored.real_dtype:
             saved = self._saved.types.get(source) or DType(piece.dtype).name
             self.differences.append(f"'{stored.name}' has elements of type "
-                                    f"{stored.real_dtype or box.dtype.name}, the version {saved}")
+                                    f"{stored.real_dtype or box.dtype.name}, the version {saved}: "
+                                    f"convert the state to the saved type for the restore, or "
+                                    f"restore with strict=False to keep its present values")
             return False
         return True
 
