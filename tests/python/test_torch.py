@@ -513,7 +513,7 @@ def test_differences_are_named_with_a_remedy(cluster, job):
 
 
 @pytest.mark.parametrize("other, differs", [
-    (nn.Linear(2, 3).double(), "elements of type float64, the version float32: convert the state"),
+    (nn.Linear(2, 3).double(), "elements of type F64, the version F32: convert the state"),
     (nn.Linear(3, 3), r"shape \[3, 3\], the version has \[3, 2\]: build the state"),
 ])
 def test_a_tensor_of_another_type_or_shape_keeps_its_values(cluster, job, other, differs):
