@@ -93,6 +93,9 @@ struct Served {  // the server stops first
 template <typename Rpcs>
 Served Serve(grpc::Service& service, const std::string& socket) {
   const char* name = Rpcs::service_full_name();
+  // Without any user, gRPC shuts itself down, which may take 10 s: it keeps one until the end.
+  static const auto* const user = new grpc::CompletionQueue;
+  static_cast<void>(user);
   Served served{coord::GuardedService::Make(service, name, "test", {}, Clock::Real()).value(), {}};
   Endpoint at = ParseEndpoint("unix:" + socket).value();
   served.server = coord::StartServer(*served.guarded, at, {}, "listen").value();
