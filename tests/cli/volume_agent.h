@@ -94,7 +94,7 @@ template <typename Rpcs>
 Served Serve(grpc::Service& service, const std::string& socket) {
   const char* name = Rpcs::service_full_name();
   // Without any user, gRPC shuts itself down, which may take 10 s: it keeps one until the end.
-  static const auto* const user = new grpc::CompletionQueue;
+  static const auto* const user = std::make_unique<grpc::CompletionQueue>().release();
   static_cast<void>(user);
   Served served{coord::GuardedService::Make(service, name, "test", {}, Clock::Real()).value(), {}};
   Endpoint at = ParseEndpoint("unix:" + socket).value();
