@@ -128,12 +128,13 @@ class CommitWatch {
 
 void LinkDrillTest::SlowDown(const std::string& target) {
   params_ = quiet_ ? 300'000 : 80'000;  // blocks must exceed the socket buffers
-  ASSERT_NO_FATAL_FAILURE(StartJob(kNodes, 0, 1, quiet_ ? 250 : 100));
-  // The detector compares with the past, so the job needs some steps first.
+  ASSERT_NO_FATAL_FAILURE(StartJob(kNodes, 0, 1, quiet_ ? 500 : 100));
+  // The detector compares with the past, so the job needs some steps first. After so few of them,
+  // it names a slow link after about 80 s.
   const uint64_t past = quiet_ ? 30 : 0;
   ASSERT_TRUE(WaitUntil([&] { return NewestStep() >= past; }, kDrillTimeout));
   ASSERT_NO_FATAL_FAILURE(Drill({"slow-link", "--target", target, "--duration",
-                                 quiet_ ? "20s" : "3s", "--rate", quiet_ ? "4MB" : "1MB"}));
+                                 quiet_ ? "150s" : "3s", "--rate", quiet_ ? "4MB" : "1MB"}));
   EXPECT_THAT(report_["what"].get<std::string>(), HasSubstr("per second pass in each direction"));
   if (quiet_) {
     EXPECT_EQ(report_["incident_kind"], "communication slow") << report_.dump(1);
