@@ -16,15 +16,26 @@ namespace holdfast::coord {
 namespace {
 using namespace std::chrono_literals;
 
-/// A clock that the watcher's thread may read while the test moves it.
+/// A clock that the test moves. Another thread reads it.
 class SharedClock : public Clock {
  public:
-  TimePoint Now() const override { return TimePoint(Duration(now_ns_.load())); }
+  TimePoint Now() const override {
+    const TimePoint now(Duration(now_ns_.load()));
+    if (std::this_thread::get_id() != test_) {
+      ++reads_;
+      reads_.notify_all();
+    }
+    return now;
+  }
   int64_t WallNanos() const override { return now_ns_; }
   void SleepFor(Duration duration) override { now_ns_ += duration.count(); }
+  /// Returns when the other thread has read the clock.
+  void AwaitReader() const { reads_.wait(reads_); }
 
  private:
+  const std::thread::id test_ = std::this_thread::get_id();
   std::atomic<int64_t> now_ns_{3'600'000'000'000};
+  mutable std::atomic<uint64_t> reads_{0};
 };
 
 class WatcherTest : public ::testing::Test {
@@ -67,10 +78,10 @@ class WatcherTest : public ::testing::Test {
     const Status status = watcher_->Observe(node, 7, digest);
     ASSERT_TRUE(status.ok()) << status.ToString();
   }
-  /// Moves the clock by less than a pause, and gives the watcher the time to evaluate.
+  /// Moves the clock by less than a pause, and waits for the next evaluation.
   void Step() {
     clock_.SleepFor(900ms);
-    std::this_thread::sleep_for(300ms);
+    clock_.AwaitReader();
   }
   void Note(FaultDetected fault) {
     MutexLock lock(mutex_);
