@@ -11,6 +11,8 @@ namespace holdfast::detect {
 namespace {
 
 constexpr Clock::Duration kReportMaxAge = std::chrono::seconds(3);
+/// How much later than the stall begins a report may still show the rank running.
+constexpr uint64_t kReportLag = 3'000'000'000;
 /// Steps of a rank that show how long its steps take. In its first steps, a CPU may only enqueue
 /// work.
 constexpr uint32_t kStepsKnown = 4;
@@ -231,6 +233,10 @@ class StandstillFinder {
       behind = FewOf([](const RankInfo& info) { return info.latest.process_state == 'D'; });
       if (!behind.empty()) why = "; only " + RanksInWords(behind) + " waits for I/O in the kernel";
     }
+    if (behind.empty()) {
+      behind = IdleRanks(stalled_ns);
+      if (!behind.empty()) why = "; only " + RanksInWords(behind) + " has not run since then";
+    }
     Verdict verdict = VerdictOn(behind, stalled_ns);
     verdict.evidence.push_back(
         fmt::format("none of {} ranks has made a step for {}; the newest step is {}{}",
@@ -248,6 +254,17 @@ class StandstillFinder {
     }
     if (few.size() * 2 >= stalled_.size()) few.clear();
     return few;
+  }
+
+  /// Returns the ranks whose processes have not run during the stall, if most others run. A rank
+  /// that was never seen running may wait in that way.
+  std::vector<uint32_t> IdleRanks(uint64_t stalled_ns) const {
+    const Clock::Duration lag(kReportLag);
+    const Clock::Duration stalled(stalled_ns - std::min(stalled_ns, kReportLag));
+    if (FewOf([&](const RankInfo& info) { return table_.IsIdle(info, lag); }).empty()) return {};
+    return FewOf([&](const RankInfo& info) {
+      return info.ran_at != Clock::TimePoint::min() && table_.IsIdle(info, stalled);
+    });
   }
 
   static void AddVerdict(Verdict verdict, uint64_t patience, Hangs& hangs) {

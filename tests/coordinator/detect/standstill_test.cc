@@ -172,7 +172,43 @@ TEST(StandstillTest, IfNoRankMakesAStepTheRankThatWaitsForIoIsNamed) {
   EXPECT_EQ(verdicts[0].action, Action::kAlert);
   // If half of the ranks do so, they may all wait for one storage system.
   for (const uint32_t rank : {3U, 4U}) job.fake.state(rank).process_state = 'D';
-  verdicts = job.For(2, kAllRanks);
+  verdicts = job.For(4, kAllRanks);
+  ASSERT_EQ(verdicts.size(), 1U);
+  EXPECT_THAT(verdicts[0].ranks, IsEmpty());
+}
+
+// A rank waits for a GPU by running. A data loader sleeps.
+TEST(StandstillTest, IfNoRankMakesAStepTheRankThatDoesNotRunIsNamed) {
+  Stepping job;
+  EXPECT_THAT(job.For(60), IsEmpty());
+  job.fake.state(2).process_state = 'S';
+  auto verdicts = job.For(70, kAllRanks);
+  ASSERT_EQ(verdicts.size(), 1U);
+  EXPECT_THAT(verdicts[0].ranks, ElementsAre(Rank{2}));
+  EXPECT_EQ(verdicts[0].action, Action::kAlert);
+  // It ran for a moment: it is not the rank that hangs.
+  job.fake.state(2).process_state = 'R';
+  job.For(1, kAllRanks);
+  job.fake.state(2).process_state = 'S';
+  verdicts = job.For(10, kAllRanks);
+  ASSERT_EQ(verdicts.size(), 1U);
+  EXPECT_THAT(verdicts[0].ranks, IsEmpty());
+}
+
+TEST(StandstillTest, IfHalfOfTheRanksDoNotRunTheyWaitInThatWay) {
+  Stepping job;
+  EXPECT_THAT(job.For(60), IsEmpty());
+  for (const uint32_t rank : {2U, 3U, 4U}) job.fake.state(rank).process_state = 'S';
+  const auto verdicts = job.For(70, kAllRanks);
+  ASSERT_EQ(verdicts.size(), 1U);
+  EXPECT_THAT(verdicts[0].ranks, IsEmpty());
+}
+
+TEST(StandstillTest, ARankThatWasNeverSeenRunningIsNotNamed) {
+  Stepping job;
+  job.fake.state(2).process_state = 'S';
+  EXPECT_THAT(job.For(60), IsEmpty());
+  const auto verdicts = job.For(70, kAllRanks);
   ASSERT_EQ(verdicts.size(), 1U);
   EXPECT_THAT(verdicts[0].ranks, IsEmpty());
 }
