@@ -215,6 +215,16 @@ Status CoordinatorClient::Drain(const std::string& node, bool set, const std::st
   return reply ? Status::Ok() : reply.error();
 }
 
+Status CoordinatorClient::RemoveNode(const std::string& node, const std::string& why) {
+  coordinator::DrainRequest request;
+  request.set_node(node);
+  request.set_set(true);
+  request.set_why(why);
+  request.set_remove(true);
+  auto reply = calls_.Call(&Coordinator::Stub::Drain, request);
+  return reply ? Status::Ok() : reply.error();
+}
+
 Result<coordinator::GetDrainReply> CoordinatorClient::GetDrain(const std::string& node) {
   coordinator::GetDrainRequest request;
   request.set_node(node);

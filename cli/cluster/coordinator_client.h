@@ -72,6 +72,8 @@ class CoordinatorClient {
   Result<coordinator::WhatIfLostReply> WhatIfLost(const std::string& job,
                                                   const std::vector<std::string>& nodes);
   Status Drain(const std::string& node, bool set, const std::string& why, bool move_runs);
+  /// Removes a node that is down.
+  Status RemoveNode(const std::string& node, const std::string& why);
   /// Returns whether the node can be stopped without the loss of a version.
   Result<coordinator::GetDrainReply> GetDrain(const std::string& node);
   /// `untested`: releases the node without its self-test.

@@ -21,14 +21,18 @@ and the coordinator, until --undo. The node is safe to stop if the newest versio
 survives without this node and the other drained ones, with all its redundancy. The last line is the
 answer.
 
-Exit code 0: safe to stop. 2: not yet, or not without less redundancy; the lines name each job and
-what to do.
+A machine that is gone for good: --remove takes its node, which must be down, off the list. If a
+version needs the node, --yes is required. Once an agent attaches under the name, the node is back.
+
+Exit code 0: safe to stop, or removed. 2: not yet, or not without less redundancy; the lines name
+each job and what to do.
 
 Examples:
   holdfast drain n3 --wait 10m --why "new fan"    returns as soon as n3 is safe to stop
   holdfast drain n3 --move-runs --wait 10m        restarts runs with workers on n3 elsewhere first
   holdfast drain n3 --check                       asks, and changes nothing
   holdfast drain n3 --undo                        after the maintenance
+  holdfast drain n3 --remove                      the machine will not come back
 )";
 
 constexpr int64_t kDrainPollMs = 500;
@@ -58,14 +62,18 @@ class DrainCommand : public Command {
                       "Also safe: versions that survive, with less redundancy until later");
     auto* undo = command->add_flag("--undo", undo_, "End the drain");
     auto* check = command->add_flag("--check", check_, "Ask only");
-    undo->excludes(wait)->excludes(move)->excludes(check);
-    check->excludes(move);
+    auto* remove = command->add_flag("--remove", remove_, "Remove a node that is gone for good");
+    command->add_flag("--yes", yes_, "Remove the node even if a version needs it")->needs(remove);
+    undo->excludes(wait)->excludes(move)->excludes(check)->excludes(remove);
+    check->excludes(move)->excludes(remove);
+    remove->excludes(wait)->excludes(move);
     return command;
   }
 
   Result<ExitCode> Run(Context& context) override {
     HOLDFAST_ASSIGN_OR_RETURN(CoordinatorClient client,
                               CoordinatorClient::Open(context.options, context.clock));
+    if (remove_) return Remove(context, client);
     if (undo_) {
       HOLDFAST_RETURN_IF_ERROR(client.Drain(node_, false, "", false));
       if (context.output.json()) {
@@ -97,6 +105,38 @@ class DrainCommand : public Command {
   }
 
  private:
+  Result<ExitCode> Remove(Context& context, CoordinatorClient& client) const {
+    HOLDFAST_ASSIGN_OR_RETURN(const GetDrainReply before, client.GetDrain(node_));
+    const bool needed = std::ranges::any_of(before.jobs(), [](const DrainedJob& job) {
+      return job.state() != kDrainSafe && job.state() != kDrainLessProtected;
+    });
+    if (needed && !before.alive() && !yes_) {
+      HOLDFAST_ASSIGN_OR_RETURN(const ExitCode code, Show(context, before));
+      if (!context.output.json()) {
+        context.output.Write("not removed: --yes removes it all the same\n");
+      }
+      return code;
+    }
+    HOLDFAST_RETURN_IF_ERROR(
+        client.RemoveNode(node_, why_.empty() ? "removed by an operator" : why_));
+    HOLDFAST_ASSIGN_OR_RETURN(const GetDrainReply after, client.GetDrain(node_));
+    if (!after.removed()) {
+      return Fail(FailedPreconditionError(
+          after.alive() ? "the agent of node " + node_ + " has just attached: the node is back"
+                        : "the coordinator's release cannot remove nodes: the node is drained; "
+                          "upgrade the coordinator"));
+    }
+    if (context.output.json()) {
+      context.output.WriteJson("drain", {{"node", node_}, {"draining", true}, {"removed", true}});
+    } else {
+      context.output.Write(
+          fmt::format("removed {0}; `holdfast revoke agent {0}` refuses its "
+                      "certificates\n",
+                      node_));
+    }
+    return ExitCode::kOk;
+  }
+
   bool IsSafe(const DrainedJob& job) const {
     return job.state() == kDrainSafe || (job.state() == kDrainLessProtected && accept_less_);
   }
@@ -136,6 +176,7 @@ class DrainCommand : public Command {
       for (const std::string& other : reply.others()) others.push_back(other);
       context.output.WriteJson("drain", {{"node", node_},
                                          {"draining", reply.draining()},
+                                         {"removed", reply.removed()},
                                          {"alive", reply.alive()},
                                          {"why", reply.why()},
                                          {"safe_to_stop", safe},
@@ -170,6 +211,8 @@ class DrainCommand : public Command {
   bool accept_less_ = false;
   bool undo_ = false;
   bool check_ = false;
+  bool remove_ = false;
+  bool yes_ = false;
 };
 
 }  // namespace

@@ -221,6 +221,7 @@ void FillDrain(const State& state, const std::string& node, pb::GetDrainReply* r
     reply->set_why(drain->drain->why);
     reply->set_wall_nanos(drain->drain->wall_nanos);
     reply->set_move_runs(drain->drain->move_runs);
+    reply->set_removed(drain->drain->removed);
   }
   reply->mutable_others()->Assign(drain->others.begin(), drain->others.end());
   for (const DrainedJob& status : drain->jobs) {

@@ -86,7 +86,8 @@ grpc::ServerUnaryReactor* CoordinatorService::Drain(grpc::CallbackServerContext*
   if (!status.ok()) return ReplyOutcome(context, reply, status);
   const std::string why = CutText(request->why(), kWhyBytesMax);
   return recorded_.CarryOut(context, "Drain", *request, reply, [&](RequestId id) {
-    return DrainSet{id, request->node(), request->set(), why, request->move_runs()};
+    return DrainSet{id,  request->node(),      request->set(),
+                    why, request->move_runs(), request->remove()};
   });
 }
 

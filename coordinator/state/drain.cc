@@ -215,9 +215,16 @@ void OnDrainSet(Context& context, const DrainSet& event) {
                                             "lists the nodes",
                                             event.node)));
   }
+  if (event.set && event.remove && node->attached) {
+    return Answer(context, event.request,
+                  FailedPreconditionError(fmt::format(
+                      "node {0} is up: run `holdfast drain {0} --wait 10m`, stop its agent, and "
+                      "remove the node then",
+                      event.node)));
+  }
   if (event.set) {
     const int64_t since = node->drain ? node->drain->wall_nanos : context.at.wall_nanos;
-    node->drain = DrainRecord{event.node, event.why, since, event.move_runs};
+    node->drain = DrainRecord{event.node, event.why, since, event.move_runs, event.remove};
     context.cluster.leaving.insert(context.cluster.node_names.at(event.node));
     context.effects.emplace_back(PutDrain{*node->drain});
   } else if (node->drain) {
@@ -229,6 +236,12 @@ void OnDrainSet(Context& context, const DrainSet& event) {
     job.changed = true;
   }
   Answer(context, event.request, Status::Ok());
+}
+
+void EndRemoval(Context& context, Node& node) {
+  if (!node.drain || !node.drain->removed) return;
+  node.drain.reset();
+  context.effects.emplace_back(EraseDrain{node.name});
 }
 
 Result<DrainStatus> DrainOf(const ReadContext& context, const std::string& node) {

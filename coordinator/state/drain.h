@@ -11,6 +11,9 @@
 // (drain_copies.h). Copies to shared tiers are due at once. The drain is stored, and lasts until an
 // operator ends it, also while the node is away.
 //
+// A node that is gone for good is removed: it is a drained node that nothing shows, until its agent
+// attaches again, which also ends the drain.
+//
 // A job is safe without the drained nodes if its newest version and its pinned versions can be
 // restored without them, and the newest one keeps all its redundancy: it is at a shared tier, or
 // its parity groups have no erasure. While a job saves, the version before the newest one is
@@ -19,8 +22,12 @@
 
 namespace holdfast::coord {
 
-/// Drains the node, or ends that.
+/// Drains the node, ends that, or removes the node. FailedPrecondition: a node that is up cannot be
+/// removed.
 void OnDrainSet(Context& context, const DrainSet& event);
+
+/// Ends the drain of a removed node, whose agent has attached.
+void EndRemoval(Context& context, Node& node);
 
 /// Returns whether the node, together with the drained nodes, can be stopped without the loss of a
 /// version. NotFound: no such node.

@@ -133,13 +133,14 @@ struct JobForgotten {
   std::string job;
 };
 
-/// An operator drains a node ahead of maintenance, or ends that.
+/// An operator drains a node ahead of maintenance, ends that, or removes a node that is down.
 struct DrainSet {
   std::optional<RequestId> request;
   std::string node;
   bool set = false;
   std::string why = {};
   bool move_runs = false;
+  bool remove = false;
 };
 
 /// The run that launches the job's trainers started or ended.

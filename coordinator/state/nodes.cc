@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "coordinator/state/commit.h"
+#include "coordinator/state/drain.h"
 #include "coordinator/state/forgotten.h"
 #include "coordinator/state/join.h"
 #include "coordinator/state/lifecycle.h"
@@ -145,6 +146,7 @@ void OnNodeAttached(Context& context, const NodeAttached& event) {
   DropReplicasOf(context, index);
   context.cluster.refused.erase(event.node);
   SetAgent(context.at, event, node);
+  EndRemoval(context, node);
   if (node.health.departing) context.cluster.leaving.insert(index);
   SetCommits(context, event.commits, node);
   SendDirective(context, index, Welcome{context.options.life});

@@ -189,6 +189,9 @@ std::vector<NodeStatus> NodeStatuses(const ReadContext& context) {
                                                    group.parity});
     }
   }
+  std::erase_if(statuses, [](const NodeStatus& status) {
+    return !status.alive && status.drain && status.drain->removed;
+  });
   std::sort(statuses.begin(), statuses.end(),
             [](const NodeStatus& a, const NodeStatus& b) { return a.name < b.name; });
   return statuses;

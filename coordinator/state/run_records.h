@@ -64,6 +64,7 @@ struct DrainRecord {
   std::string why;
   int64_t wall_nanos = 0;  // when the drain began
   bool move_runs = false;  // runs restart without the node
+  bool removed = false;    // it is not shown until its agent attaches again
   bool operator==(const DrainRecord&) const = default;
 };
 

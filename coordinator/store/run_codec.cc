@@ -186,6 +186,7 @@ std::string EncodeDrain(const DrainRecord& record) {
   payload.set_why(record.why);
   payload.set_wall_nanos(record.wall_nanos);
   payload.set_move_runs(record.move_runs);
+  payload.set_removed(record.removed);
   return FrameRecord(DrainKey(record.node), payload);
 }
 
@@ -198,6 +199,7 @@ Result<DrainRecord> DecodeDrain(std::string_view key, std::string_view value) {
   record.why = payload.why();
   record.wall_nanos = payload.wall_nanos();
   record.move_runs = payload.move_runs();
+  record.removed = payload.removed();
   return record;
 }
 

@@ -252,6 +252,9 @@ class DrainTest : public ProtectedCluster {
     auto result = cluster_->Cli(arguments, kTimeout);
     return result ? *result : Cluster::CliResult{-1, "", result.error().ToString()};
   }
+  bool AwaitStatus(const std::string& text) {
+    return WaitUntil([&] { return Cli({"status"}).out.find(text) != std::string::npos; }, kTimeout);
+  }
 };
 
 TEST_F(DrainTest, AFinishedJobSurvivesADrainedNodeAndOneMore) {
@@ -285,6 +288,23 @@ TEST_F(DrainTest, AFinishedJobSurvivesADrainedNodeAndOneMore) {
   AwaitAgent(0);
   ExpectBack(promised, {}, {0, 3, 2});
   EXPECT_EQ(Cli({"drain", "n1", "--undo"}).exit_code, 0);
+  EXPECT_THAT(Cli({"status"}).out, ::testing::Not(HasSubstr("NODE_DRAINED")));
+  EXPECT_THAT(Cli({"nodes"}).out, HasSubstr("n1"));
+
+  // The machine of n1 is gone for good.
+  const Cluster::CliResult up = Cli({"drain", "n0", "--remove"});
+  EXPECT_EQ(up.exit_code, 1) << up.out;
+  EXPECT_THAT(up.errors, HasSubstr("node n0 is up"));
+  const Cluster::CliResult removed = Cli({"drain", "n1", "--remove"});
+  EXPECT_EQ(removed.exit_code, 0) << removed.out << removed.errors;
+  EXPECT_THAT(removed.out, HasSubstr("removed n1"));
+  cluster_->coordinator().Kill();
+  ASSERT_TRUE(cluster_->StartCoordinator().ok());
+  EXPECT_TRUE(AwaitStatus("3 of 3 nodes up")) << Cli({"status"}).out;
+  EXPECT_THAT(Cli({"nodes"}).out, ::testing::Not(HasSubstr("n1")));
+  // Another machine has its name.
+  ASSERT_TRUE(cluster_->StartAgent(1).ok());
+  EXPECT_TRUE(AwaitStatus("4 of 4 nodes up")) << Cli({"status"}).out;
   EXPECT_THAT(Cli({"status"}).out, ::testing::Not(HasSubstr("NODE_DRAINED")));
 }
 

@@ -57,7 +57,7 @@ TEST(RecordCodecTest, EveryRecordSurvivesARoundTrip) {
             at_peer);
   const SuspectRecord suspect{"n7", "Xid 79 on GPU 3", 1234567890123};
   EXPECT_EQ(DecodeSuspect(SuspectKey("n7"), EncodeSuspect(suspect)).value(), suspect);
-  const DrainRecord drain{"n7", "new fan", 1234567890123, true};
+  const DrainRecord drain{"n7", "new fan", 1234567890123, true, true};
   EXPECT_EQ(DecodeDrain(DrainKey("n7"), EncodeDrain(drain)).value(), drain);
   EXPECT_EQ(DecodeCluster(EncodeCluster("prod")).value(), "prod");
   EXPECT_EQ(DecodeEpoch(EncodeEpoch(Epoch{9})).value(), Epoch{9});

@@ -1,8 +1,10 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "coordinator/state/drain.h"
+#include "coordinator/state/queries.h"
 #include "tests/coordinator/state/modules/module_test.h"
 
 namespace holdfast::coord {
@@ -21,6 +23,11 @@ class DrainModule : public ModuleTest {
   ErrorCode Drain(const std::string& node, bool set = true, bool move_runs = false) {
     OnDrainSet(context, {7, node, set, "new fan", move_runs});
     return Added<Reply>().back().outcome.code();
+  }
+  std::vector<std::string> ShownNodes() {
+    std::vector<std::string> names;
+    for (const NodeStatus& status : NodeStatuses(context)) names.push_back(status.name);
+    return names;
   }
   DrainedJob Judge(const std::string& node) {
     const auto status = DrainOf(context, node);

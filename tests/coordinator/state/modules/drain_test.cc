@@ -21,6 +21,43 @@ TEST_F(DrainModule, ADrainIsStoredKeepsItsBeginningAndEnds) {
   EXPECT_FALSE(cluster.nodes[1].drain.has_value());
 }
 
+TEST_F(DrainModule, ANodeThatIsUpCannotBeRemoved) {
+  OnDrainSet(context, {7, "b", true, "gone", false, /*remove=*/true});
+  EXPECT_EQ(Added<Reply>().back().outcome.code(), ErrorCode::kFailedPrecondition);
+  EXPECT_THAT(Added<Reply>().back().outcome.message(), HasSubstr("drain b --wait"));
+  EXPECT_TRUE(Added<PutDrain>().empty());
+}
+
+TEST_F(DrainModule, ARemovedNodeIsNotShownAndAnotherTakesItsPlace) {
+  const NodeIndex spare = MakeNode("z");
+  cluster.nodes[1].attached = false;
+  OnDrainSet(context, {7, "b", true, "gone", false, /*remove=*/true});
+  EXPECT_EQ(Added<Reply>().back().outcome.code(), ErrorCode::kOk);
+  ASSERT_EQ(Added<PutDrain>().size(), 1U);
+  EXPECT_EQ(Added<PutDrain>().back().record, (DrainRecord{"b", "gone", 1000, false, true}));
+  EXPECT_EQ(ShownNodes(), (std::vector<std::string>{"a", "c", "z"}));
+  EXPECT_TRUE(DrainOf(context, "b")->drain->removed);
+  RehomeLost(context, job());
+  const uint32_t number = job().groups_of(Incarnation{2})->by_rank[1];
+  EXPECT_EQ(job().groups_of(Incarnation{2})->members[number].node, spare);
+  // Undone, it is shown again, as a node that is down.
+  EXPECT_EQ(Drain("b", false), ErrorCode::kOk);
+  EXPECT_EQ(ShownNodes(), (std::vector<std::string>{"a", "b", "c", "z"}));
+}
+
+TEST_F(DrainModule, ARemovedNodeIsBackWhenItsAgentAttaches) {
+  cluster.nodes[1].attached = false;
+  OnDrainSet(context, {7, "b", true, "gone", false, /*remove=*/true});
+  EndRemoval(context, cluster.nodes[1]);
+  EXPECT_FALSE(cluster.nodes[1].drain.has_value());
+  EXPECT_EQ(Added<EraseDrain>().size(), 1U);
+  EXPECT_EQ(ShownNodes(), (std::vector<std::string>{"a", "b", "c"}));
+  // A drain for maintenance remains when the agent attaches.
+  Drain("c");
+  EndRemoval(context, cluster.nodes[2]);
+  EXPECT_TRUE(cluster.nodes[2].drain.has_value());
+}
+
 TEST_F(DrainModule, ADrainedNodeLeaves) {
   Drain("b");
   EXPECT_EQ(cluster.leaving, (std::set<NodeIndex>{1}));
