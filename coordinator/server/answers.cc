@@ -140,6 +140,7 @@ void FillStatus(const State& state, const std::string& cluster, Epoch epoch, con
   reply->set_epoch(epoch.value);
   reply->set_life(state.life().value);
   reply->set_keep_last(state.keep_last());
+  reply->set_attaching(state.attaching());
   for (const RefusedNode& status : state.Refused()) {
     pb::RefusedNode* refused = reply->add_refused();
     refused->set_node(status.node);

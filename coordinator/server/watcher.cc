@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "coordinator/api/telemetry_convert.h"
+#include "coordinator/state/cluster.h"
 
 namespace holdfast::coord {
 namespace {
@@ -16,7 +17,6 @@ constexpr std::chrono::milliseconds kEvaluateInterval(250);
 constexpr auto kHangPublishInterval = std::chrono::seconds(1);
 constexpr auto kPauseThreshold = std::chrono::seconds(1);
 constexpr auto kSettleTime = std::chrono::seconds(2);
-constexpr auto kAttachTime = std::chrono::seconds(5);
 constexpr auto kForgetAfter = std::chrono::minutes(10);
 constexpr auto kSampleInterval = std::chrono::seconds(5);
 constexpr uint32_t kSampledOperations = 20;

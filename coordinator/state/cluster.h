@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <map>
 #include <optional>
 #include <set>
@@ -35,6 +36,10 @@ struct PendingPrepare {
 /// A role and a name.
 using IdentityKey = std::pair<std::string, std::string>;
 
+/// How long agents may need to attach after the records were loaded. Until then, a node that has
+/// not attached is not known to be down.
+constexpr auto kAttachTime = std::chrono::seconds(5);
+
 struct Cluster {
   std::vector<Node> nodes;
   std::map<std::string, NodeIndex> node_names;
@@ -57,6 +62,7 @@ struct Cluster {
   /// Quarantined replicas were reported since versions were last adopted without a call.
   bool adoption_due = false;
   Clock::TimePoint no_loss_until;  // before this time, no node is declared lost
+  Clock::TimePoint loaded_at;      // when the records were loaded
 };
 
 /// What a rule or a query reads.

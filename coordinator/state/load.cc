@@ -118,6 +118,7 @@ Status LoadVersion(Context& context, const VersionRecord& record) {
 Status LoadRecords(Context& context, const Records& records) {
   // Request numbers of different epochs never collide.
   context.cluster.next_prepare = context.options.epoch.value << 32;
+  context.cluster.loaded_at = context.at.now;
   for (const DrainRecord& record : records.drains) {
     const NodeIndex index = InternNode(context, record.node);
     context.cluster.nodes[index].drain = record;

@@ -11,7 +11,7 @@
 
 namespace holdfast::coord {
 
-/// Returns all nodes, by name.
+/// Returns all nodes, by name, without those that were removed.
 std::vector<NodeStatus> NodeStatuses(const ReadContext& context);
 
 /// Returns all jobs, or only the named one. NotFound: no such job.

@@ -62,6 +62,8 @@ class State {
   /// Returns the names that have certificates or are revoked, by role and name.
   std::vector<IdentityRecord> Identities() const;
   LifeId life() const { return options_.life; }
+  /// Whether agents may still need to attach: the records were loaded a moment ago.
+  bool attaching() const { return at_.now - cluster_.loaded_at < kAttachTime; }
   /// How many versions of a job stay on disk, for jobs without a separate rule.
   uint32_t keep_last() const { return options_.keep_last; }
 

@@ -28,6 +28,16 @@ bool IsSet(const coordinator::Version& version) { return version.incarnation() !
 
 std::string Name(const coordinator::Version& version) { return ToString(FromProto(version)); }
 
+/// Whether the node has not attached since the coordinator started.
+bool IsUnseen(const NodeStatus& node) { return !node.alive() && node.seen_wall_nanos() == 0; }
+
+/// Returns the number of nodes that may still attach to a coordinator that has just started. What
+/// they have is not known until then.
+size_t Awaited(const coordinator::GetStatusReply& status) {
+  if (!status.attaching()) return 0;
+  return static_cast<size_t>(std::ranges::count_if(status.nodes(), IsUnseen));
+}
+
 void ExamineNode(const NodeStatus& node, bool any_alive, int64_t now, std::vector<Finding>& out) {
   std::string subject = "node " + node.node();
   if (node.draining()) {
@@ -245,7 +255,9 @@ std::vector<Finding> Examine(const ClusterSnapshot& snapshot, int64_t stale_afte
              "holdfast status -o json"}};
   }
   std::vector<Finding> findings = ExamineNodes(snapshot.status, snapshot.now_wall_nanos);
+  const bool reported = Awaited(snapshot.status) == 0;
   for (const JobStatus& job : snapshot.status.jobs()) {
+    if (!reported) break;
     ExamineRestorable(job, findings);
     ExamineDurable(job, findings);
     ExaminePace(snapshot, job, stale_after_nanos, findings);
@@ -265,7 +277,16 @@ std::vector<Finding> ExamineNodes(const coordinator::GetStatusReply& status,
   std::vector<Finding> findings;
   const auto& nodes = status.nodes();
   bool any_alive = std::any_of(nodes.begin(), nodes.end(), [](const auto& n) { return n.alive(); });
-  for (const NodeStatus& node : nodes) ExamineNode(node, any_alive, now_wall_nanos, findings);
+  const size_t awaited = Awaited(status);
+  if (awaited != 0) {
+    findings.push_back({"ATTACHING", HealthLevel::kWarn, "coordinator",
+                        fmt::format("it has just started, and {} of {} nodes have not attached yet",
+                                    awaited, nodes.size())});
+  }
+  for (const NodeStatus& node : nodes) {
+    if (awaited != 0 && IsUnseen(node)) continue;
+    ExamineNode(node, any_alive || awaited != 0, now_wall_nanos, findings);
+  }
   for (const auto& refused : status.refused()) {
     findings.push_back({"NODE_REFUSED", HealthLevel::kError, "node " + refused.node(),
                         "the coordinator refuses its agent: " + refused.why()});
@@ -280,7 +301,8 @@ std::vector<Finding> ExamineNodes(const coordinator::GetStatusReply& status,
 
 std::string NextCommand(const std::string& code, const std::string& subject) {
   // {} is the name of the node or job.
-  constexpr std::array<std::pair<std::string_view, std::string_view>, 27> kCommands{{
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 28> kCommands{{
+      {"ATTACHING", "holdfast nodes"},
       {"NODE_DOWN", "holdfast advise --without {}"},
       {"DISK_FULL", "holdfast versions --sort size"},
       {"DISK_FAILED", "holdfast advise --without {}"},

@@ -39,6 +39,7 @@ struct JobHealth {
 JobHealth HealthOf(const ClusterSnapshot& snapshot, const coordinator::JobStatus& job);
 
 /// Returns all findings, the most severe first. Codes:
+///   ATTACHING        the coordinator has just started, and nodes have not attached yet
 ///   NODE_DOWN        a node does not answer (an error when none does)
 ///   DISK_FULL        a node's data directories have no room left
 ///   DISK_FAILED      a node cannot write to its data directories

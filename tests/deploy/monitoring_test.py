@@ -81,7 +81,8 @@ class Rules(unittest.TestCase):
                 self.assertEqual(code[1].lower(), anchor[1], name)
             for key in ("severity: ", 'summary: "', 'description: "'):
                 self.assertIn(key, rule, name)
-        self.assertEqual(linked, set(sections()), "each section has an alert")
+        # This finding ends after 5 s.
+        self.assertEqual(linked | {"attaching"}, set(sections()), "each section has an alert")
 
     def test_each_alert_has_a_test_in_which_it_fires(self):
         fired = set(re.findall(r"alertname: (\w+)\n +exp_alerts:\n +- exp_labels", text(RULE_TESTS)))

@@ -71,6 +71,13 @@ TEST_F(StateTest, InvalidJoinsAreRefused) {
   }
 }
 
+TEST_F(StateTest, AgentsMayAttachForAWhileAfterTheRecordsWereLoaded) {
+  c.Restart();
+  EXPECT_TRUE(c.state().attaching());
+  c.Pass(kAttachTime);
+  EXPECT_FALSE(c.state().attaching());
+}
+
 TEST_F(StateTest, AStepThatARankSkippedIsAborted) {
   c.Hold("a", {H(V(1, 4), 0, Tier::kMemory)});  // rank 1 was cut off from its agent then
   c.Hold("b", {H(V(1, 9), 1, Tier::kMemory)});

@@ -80,6 +80,27 @@ TEST(HealthTest, NodeDownIsAWarningUntilAllNodesAreDown) {
   EXPECT_EQ(NameOf(WorstLevel(Examine(snapshot, kStale))), "HOLDFAST_ERR");
 }
 
+TEST(HealthTest, NodesThatMayStillAttachToANewCoordinatorAreNotDown) {
+  ClusterSnapshot snapshot = HealthySnapshot();
+  snapshot.status.set_attaching(true);
+  EXPECT_THAT(CodesOf(snapshot), IsEmpty());
+  auto* job = snapshot.status.mutable_jobs(0);
+  job->clear_restorable();
+  for (auto& node : *snapshot.status.mutable_nodes()) {
+    node.set_alive(false);
+    node.set_seen_wall_nanos(0);
+  }
+  EXPECT_THAT(CodesOf(snapshot), ElementsAre("ATTACHING"));
+  const Finding finding = Examine(snapshot, kStale).front();
+  EXPECT_EQ(finding.level, HealthLevel::kWarn);
+  EXPECT_EQ(finding.message, "it has just started, and 2 of 2 nodes have not attached yet");
+  // A node that has attached and is lost is down.
+  snapshot.status.mutable_nodes(1)->set_seen_wall_nanos(kNow - kSecond);
+  EXPECT_THAT(CodesOf(snapshot), ElementsAre("ATTACHING", "NODE_DOWN"));
+  snapshot.status.set_attaching(false);
+  EXPECT_THAT(CodesOf(snapshot), ElementsAre("NODE_DOWN", "NODE_DOWN", "NOT_RESTORABLE"));
+}
+
 TEST(HealthTest, ARankThatStoppedIsAnError) {
   ClusterSnapshot snapshot = HealthySnapshot();
   snapshot.status.mutable_nodes(0)->add_warnings("invariant violated: rank-0 of lm stopped, …");
