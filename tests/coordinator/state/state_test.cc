@@ -78,6 +78,20 @@ TEST_F(StateTest, AgentsMayAttachForAWhileAfterTheRecordsWereLoaded) {
   EXPECT_FALSE(c.state().attaching());
 }
 
+TEST_F(StateTest, ARemovedNodeIsBackWhenItsAgentAttaches) {
+  const auto shown = [this] {
+    std::vector<std::string> names;
+    for (const NodeStatus& node : c.state().Nodes()) names.push_back(node.name);
+    return names;
+  };
+  c.Lose("b");
+  c.Apply(DrainSet{.request = 9, .node = "b", .set = true, .why = "gone", .remove = true});
+  EXPECT_THAT(shown(), ElementsAre("a"));
+  c.Attach("b");
+  EXPECT_THAT(shown(), ElementsAre("a", "b"));
+  EXPECT_FALSE(c.state().Nodes()[1].drain.has_value());
+}
+
 TEST_F(StateTest, AStepThatARankSkippedIsAborted) {
   c.Hold("a", {H(V(1, 4), 0, Tier::kMemory)});  // rank 1 was cut off from its agent then
   c.Hold("b", {H(V(1, 9), 1, Tier::kMemory)});
