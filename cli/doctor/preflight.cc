@@ -81,7 +81,7 @@ Result<Findings> RunPreflight(const PreflightOptions& options, const GlobalOptio
   for (const std::string& dir : config.data_dirs) {
     findings.push_back(CheckDataDir(dir, config, options.disk_bytes));
   }
-  for (Finding& finding : CheckTlsDates(config.tls, clock.WallNanos())) {
+  for (Finding& finding : CheckTlsDates(config.tls, config.tls_renew, clock.WallNanos())) {
     findings.push_back(std::move(finding));
   }
   Capacity capacity{options.save_bytes, config.arena_bytes, FreeOnDisks(config.data_dirs), 0};

@@ -8,6 +8,7 @@
 #include "cli/doctor/capacity_checks.h"
 #include "cli/doctor/cluster_checks.h"
 #include "cli/doctor/host_checks.h"
+#include "cli/doctor/tls_checks.h"
 #include "tests/cli/cli_test_util.h"
 
 namespace holdfast::cli {
@@ -206,6 +207,20 @@ TEST_F(PreflightTest, TheDatesOfCertificatesAreChecked) {
   const CliResult soon = checked(-10, 5);
   ExpectFinding(soon, "tls.cert", "warn", " days from now");
   ExpectFinding(soon, "tls.ca", "warn", " days from now");
+  // A certificate that the agent renews is always valid for a short time only.
+  const auto renewed = [this](int begin, int end) {
+    EXPECT_TRUE(MakeCertificate(begin, end)) << "openssl";
+    return CheckTlsDates(
+               {.ca = "", .cert = folder_ / "cert.pem", .key = "", .insecure_loopback = false},
+               true, Clock::Real().WallNanos())
+        .at(0);
+  };
+  EXPECT_EQ(renewed(-1, 1).readiness, Readiness::kOk);
+  EXPECT_THAT(renewed(-1, 1).what, HasSubstr(" UTC, and is renewed before"));
+  const Finding overdue = renewed(-4, 1);
+  EXPECT_EQ(overdue.readiness, Readiness::kWarn);
+  EXPECT_THAT(overdue.what, HasSubstr("has not been renewed"));
+  EXPECT_THAT(renewed(-4, -1).remedy, HasSubstr("join again"));
   WriteText(folder_ / "cert.pem", "nothing");
   ExpectFinding(Doctor(), "tls.cert", "fail", "no certificate");
   fs::remove(folder_ / "cert.pem");
