@@ -168,7 +168,8 @@ class HangFinder {
     std::map<Index, uint32_t> comms;
     for (uint32_t vertex : members) {
       if (graph_.is_rank(vertex)) {
-        if (ReportAge(graph_.rank_of(vertex)) > kReportMaxAge) return std::nullopt;
+        const uint32_t rank = graph_.rank_of(vertex);
+        if (ReportAge(rank) > kReportMaxAge || HasJustLeft(rank)) return std::nullopt;
         continue;
       }
       const Operation& operation = graph_.operations[vertex];

@@ -587,6 +587,33 @@ TEST(HangTest, ReportsOfDifferentTimesMakeNoCycle) {
   EXPECT_THAT(job.Evaluate(), IsEmpty());
 }
 
+// The transfer from rank 1 to rank 2 hangs, and every rank of the ring waits for its neighbour.
+TEST(HangTest, ALostRecordOfAHungTransferMakesNoCycle) {
+  FakeJob job(3);
+  job.AddComm(kAll, CommunicatorRole::kPipeline, {0, 1, 2});
+  job.Evaluate();
+  job.Advance(seconds(70));
+  job.Evaluate();
+  const auto report = [&job](bool lost) {
+    job.Advance(seconds(1));
+    job.ClearFlights();
+    for (const uint32_t rank : {0U, 1U, 2U}) {
+      job.AddFlight(rank, kAll, CollectiveKind::kReceive, 7, kLongS, 1024,
+                    PeerEdge{Rank{(rank + 2) % 3}, Direction::kReceive, EdgeState::kIdle, 0});
+    }
+    if (!lost) {
+      job.AddFlight(1, kAll, CollectiveKind::kSend, 7, kLongS, 1024,
+                    PeerEdge{Rank{2}, Direction::kSend, EdgeState::kIdle, 0});
+    }
+    return job.Evaluate();
+  };
+  const auto verdicts = report(false);
+  ASSERT_THAT(verdicts, SizeIs(1));
+  EXPECT_EQ(verdicts[0].fault, FaultClass::kCommHang);
+  EXPECT_THAT(report(true), IsEmpty());
+  EXPECT_EQ(report(true).at(0).fault, FaultClass::kSoftwareMismatch) << "it is no lost record";
+}
+
 TEST(HangTest, ARankThatCompletedAnOperationIsNotAbsent) {
   FakeJob job = InOperation({}, 0);
   auto report = [&] {
