@@ -17,8 +17,9 @@ constexpr uint64_t kOperations = 8;
 constexpr Clock::Duration kRareAfter = std::chrono::seconds(60);
 constexpr Clock::Duration kAtMost = std::chrono::minutes(15);
 constexpr uint64_t kRareOperations = 3;
-constexpr uint32_t kOthers = 4;   // connections needed to know the usual cost
-constexpr double kSlower = 0.25;  // by which a connection must be slower
+constexpr uint32_t kOthers = 4;          // connections needed to know the usual cost
+constexpr uint32_t kFewConnections = 6;  // of three ranks: four of them are those of one rank
+constexpr double kSlower = 0.25;         // by which a connection must be slower
 constexpr size_t kCellsPerMember = 16;
 constexpr Clock::Duration kRecordsArrive = std::chrono::seconds(2);
 
@@ -67,6 +68,25 @@ void ConnectionScan::Advance(Clock::TimePoint now, Clock::TimePoint last_operati
   measures_ = now >= begin_;
 }
 
+/// Returns the costs as multiples of the usual ones of the past, where these are known.
+std::vector<DelayMatrix::Cost> ConnectionScan::ChangesOf(
+    const Group& group, const std::vector<DelayMatrix::Cost>& costs) {
+  std::vector<DelayMatrix::Cost> changes;
+  for (const DelayMatrix::Cost& cost : costs) {
+    const auto usual = group.usual.find(cost.edge);
+    const double before = usual == group.usual.end() ? 0 : usual->second.Median();
+    if (before > 0) changes.push_back({cost.edge, cost.value / before});
+  }
+  return changes;
+}
+
+std::optional<DelayMatrix::Blame> ConnectionScan::FindChanged(
+    const CommClass& of, const std::vector<DelayMatrix::Cost>& costs) const {
+  const auto group = groups_.find(of);
+  if (group == groups_.end()) return std::nullopt;
+  return DelayMatrix::FindChanged(ChangesOf(group->second, costs), 1 + kSlower);
+}
+
 /// Compares the connections with each other, and if none stands out, with their own past.
 std::optional<ConnectionScan::Slow> ConnectionScan::Compare(const Group& group) const {
   std::vector<DelayMatrix::Cost> costs = group.matrix.Costs();
@@ -76,13 +96,9 @@ std::optional<ConnectionScan::Slow> ConnectionScan::Compare(const Group& group) 
       return Slow{.blame = *blame, .past = false, .operations = operations};
     }
   }
-  std::vector<DelayMatrix::Cost> changes;
-  for (const DelayMatrix::Cost& cost : costs) {
-    const auto usual = group.usual.find(cost.edge);
-    const double before = usual == group.usual.end() ? 0 : usual->second.Median();
-    if (before > 0) changes.push_back({cost.edge, cost.value / before});
-  }
-  auto blame = DelayMatrix::Find(changes, options_);
+  const std::vector<DelayMatrix::Cost> changes = ChangesOf(group, costs);
+  auto blame = costs.size() <= kFewConnections ? DelayMatrix::FindChanged(changes, 1 + kSlower)
+                                               : DelayMatrix::Find(changes, options_);
   // Another connection may have become faster.
   if (!blame || blame->worst < 1 + kSlower) return std::nullopt;
   return Slow{.blame = *blame, .past = true, .operations = operations};

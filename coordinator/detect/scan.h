@@ -34,6 +34,9 @@ class ConnectionScan {
   };
   /// The connections that have been found for long enough.
   const std::vector<Slow>& slow() const { return slow_; }
+  /// Compares costs of connections of the class with their past; see DelayMatrix::FindChanged.
+  std::optional<DelayMatrix::Blame> FindChanged(const CommClass& of,
+                                                const std::vector<DelayMatrix::Cost>& costs) const;
 
  private:
   using Key = std::pair<uint32_t, uint32_t>;  // sender and receiver
@@ -48,6 +51,8 @@ class ConnectionScan {
   bool HasEnough(Clock::TimePoint now, Clock::TimePoint last_operation) const;
   uint64_t OperationsNeeded(Clock::TimePoint now) const;
   std::optional<Slow> Compare(const Group& group) const;
+  static std::vector<DelayMatrix::Cost> ChangesOf(const Group& group,
+                                                  const std::vector<DelayMatrix::Cost>& costs);
   bool End(Clock::TimePoint now);
 
   const DetectorOptions options_;

@@ -45,6 +45,15 @@ void Name(const DelayMatrix::Blame& blame, std::string_view than, uint64_t opera
           const Table& table, Verdict& verdict) {
   verdict.confidence = 0.85;
   const auto [from, to] = blame.edge;
+  if (blame.changed && blame.rank) {
+    verdict.ranks = {*blame.rank};
+    verdict.nodes = {table.NodeNameOf(blame.rank->value)};
+    verdict.evidence.push_back(fmt::format(
+        "{} of {} connections are slower than before, all of rank {}; the slowest, rank {} to rank "
+        "{}, waits {:.1f} times as long per byte",
+        blame.hot_edges.size(), blame.of, blame.rank->value, from.value, to.value, blame.ratio));
+    return;
+  }
   if (blame.rank) {
     verdict.ranks = {*blame.rank};
     verdict.nodes = {table.NodeNameOf(blame.rank->value)};
@@ -59,9 +68,10 @@ void Name(const DelayMatrix::Blame& blame, std::string_view than, uint64_t opera
   verdict.nodes = {table.NodeNameOf(from.value), table.NodeNameOf(to.value)};
   if (verdict.nodes[0] == verdict.nodes[1]) verdict.nodes.pop_back();
   verdict.evidence.push_back(
-      fmt::format("rank {} to rank {} waits {:.1f} times as long per byte as {}, z = {:.0f} ({} "
-                  "operations); either end may be the cause: test both nodes",
-                  from.value, to.value, blame.ratio, than, blame.z, operations));
+      fmt::format("rank {} to rank {} waits {:.1f} times as long per byte as {}{} ({} operations); "
+                  "either end may be the cause: test both nodes",
+                  from.value, to.value, blame.ratio, than,
+                  blame.changed ? "" : fmt::format(", z = {:.0f}", blame.z), operations));
 }
 
 /// Names the connection of a group of two if it is the only slow one of its class and all slow
@@ -157,6 +167,12 @@ std::vector<Verdict> SlowTransfers::Find(const Watches& watches, const Table& ta
                    signals.probed && pool.matrix.operations() == 0 && now - pool.since >= kProbeMin;
                located || pool.widespread || now - pool.since > kMatrixWait) {
       Verdict verdict = SlowVerdict(InWords(slow, table.comm(comm)));
+      const auto changed = scan_.FindChanged(of, pool.matrix.Costs());
+      if (!pool.widespread && changed && !changed->widespread) {
+        Name(*changed, "before", pool.matrix.operations(), table,
+             found.emplace_back(std::move(verdict)));
+        continue;
+      }
       if (!pool.widespread) {
         NamePair(slow_of_class[of] == 1 && common_rank, table.comm(comm), table, verdict);
         found.push_back(std::move(verdict));

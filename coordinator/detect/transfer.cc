@@ -188,4 +188,30 @@ std::optional<DelayMatrix::Blame> DelayMatrix::Find(const std::vector<Cost>& cos
   return blame;
 }
 
+std::optional<DelayMatrix::Blame> DelayMatrix::FindChanged(const std::vector<Cost>& changes,
+                                                           double factor) {
+  Blame blame;
+  blame.changed = true;
+  blame.of = static_cast<uint32_t>(changes.size());
+  std::map<uint32_t, size_t> hot_of;  // by rank
+  for (const Cost& change : changes) {
+    if (change.value < factor) continue;
+    blame.hot_edges.push_back({Rank{change.edge.first}, Rank{change.edge.second}});
+    ++hot_of[change.edge.first];
+    ++hot_of[change.edge.second];
+    if (change.value <= blame.worst) continue;
+    blame.worst = blame.ratio = change.value;
+    blame.edge = blame.hot_edges.back();
+  }
+  const size_t hot = blame.hot_edges.size();
+  if (hot == 0 || hot == changes.size()) return std::nullopt;
+  std::vector<uint32_t> ends;  // of all of them
+  for (const auto& [rank, count] : hot_of) {
+    if (count == hot) ends.push_back(rank);
+  }
+  blame.widespread = ends.empty();
+  if (ends.size() == 1) blame.rank = Rank{ends.front()};
+  return blame;
+}
+
 }  // namespace holdfast::detect

@@ -95,6 +95,7 @@ class DelayMatrix {
     uint32_t of = 0;          // measured connections in the whole matrix
     bool widespread = false;  // the slow ones have no common end: congestion, no rank is at fault
     std::vector<Edge> hot_edges;  // the slow connections in the whole matrix
+    bool changed = false;         // found by FindChanged: there is no usual connection and no z
   };
   /// The cost of one connection.
   struct Cost {
@@ -107,6 +108,10 @@ class DelayMatrix {
   /// nullopt if no connection stands out.
   static std::optional<Blame> Find(const std::vector<Cost>& costs, const DetectorOptions& options);
   std::optional<Blame> Find(const DetectorOptions& options) const { return Find(Costs(), options); }
+  /// Finds what the connections that cost at least `factor` times as much as before have in common.
+  /// `changes`: costs as multiples of those before. For so few connections that half of them may be
+  /// those of one rank. Returns nullopt if none or all of them cost more.
+  static std::optional<Blame> FindChanged(const std::vector<Cost>& changes, double factor);
 
  private:
   /// One connection. Its cost is the median over the messages, since a few long waits are caused by

@@ -161,6 +161,31 @@ TEST(DelayMatrixTest, AFewLongWaitsDoNotBlameAConnection) {
   EXPECT_EQ(matrix.Find({})->edge, (Edge{Rank{1}, Rank{3}}));
 }
 
+// Among three ranks, two thirds of the connections have one slow rank as an end.
+TEST(DelayMatrixTest, TheCommonEndOfTheConnectionsThatCostMoreThanBeforeIsBlamed) {
+  std::vector<DelayMatrix::Cost> changes = {{{0, 1}, 2.0}, {{1, 0}, 1.9}, {{1, 2}, 2.1},
+                                            {{2, 1}, 2.0}, {{0, 2}, 1.0}, {{2, 0}, 1.1}};
+  auto blame = DelayMatrix::FindChanged(changes, 1.25);
+  ASSERT_TRUE(blame.has_value());
+  EXPECT_EQ(blame->rank, Rank{1});
+  EXPECT_EQ(blame->edge, (Edge{Rank{1}, Rank{2}}));
+  EXPECT_EQ(blame->hot_edges.size(), 4U);
+  EXPECT_FALSE(blame->widespread);
+  // Only one connection, and the two directions of one.
+  changes = {{{0, 1}, 2.0}, {{1, 2}, 1.0}, {{2, 0}, 1.0}};
+  blame = DelayMatrix::FindChanged(changes, 1.25);
+  EXPECT_FALSE(blame->rank.has_value());
+  EXPECT_EQ(blame->edge, (Edge{Rank{0}, Rank{1}}));
+  changes.push_back({{1, 0}, 1.8});
+  EXPECT_FALSE(DelayMatrix::FindChanged(changes, 1.25)->rank.has_value());
+  // None, and all: the network has become slower.
+  EXPECT_FALSE(DelayMatrix::FindChanged({{{0, 1}, 1.0}, {{1, 0}, 1.1}}, 1.25).has_value());
+  EXPECT_FALSE(DelayMatrix::FindChanged({{{0, 1}, 2.0}, {{1, 0}, 2.1}}, 1.25).has_value());
+  // Without a common end: congestion.
+  changes = {{{0, 1}, 2.0}, {{2, 3}, 2.0}, {{1, 2}, 1.0}};
+  EXPECT_TRUE(DelayMatrix::FindChanged(changes, 1.25)->widespread);
+}
+
 TEST(DelayMatrixTest, OneMessageIsTooFewForACost) {
   DelayMatrix matrix(10);
   for (uint32_t to = 1; to < 5; ++to) {
