@@ -222,6 +222,12 @@ void OnDrainSet(Context& context, const DrainSet& event) {
                       "remove the node then",
                       event.node)));
   }
+  if (event.set && event.remove && context.at.now - context.cluster.loaded_at < kAttachTime) {
+    return Answer(context, event.request,
+                  UnavailableError(fmt::format("the coordinator has just started, and node {} may "
+                                               "still attach: try again in a few seconds",
+                                               event.node)));
+  }
   if (event.set) {
     const int64_t since = node->drain ? node->drain->wall_nanos : context.at.wall_nanos;
     node->drain = DrainRecord{event.node, event.why, since, event.move_runs, event.remove};

@@ -23,7 +23,7 @@
 namespace holdfast::coord {
 
 /// Drains the node, ends that, or removes the node. FailedPrecondition: a node that is up cannot be
-/// removed.
+/// removed. Unavailable: nodes may still attach to a coordinator that has just started.
 void OnDrainSet(Context& context, const DrainSet& event);
 
 /// Ends the drain of a removed node, whose agent has attached.

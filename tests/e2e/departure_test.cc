@@ -295,7 +295,14 @@ TEST_F(DrainTest, AFinishedJobSurvivesADrainedNodeAndOneMore) {
   const Cluster::CliResult up = Cli({"drain", "n0", "--remove"});
   EXPECT_EQ(up.exit_code, 1) << up.out;
   EXPECT_THAT(up.errors, HasSubstr("node n0 is up"));
-  const Cluster::CliResult removed = Cli({"drain", "n1", "--remove"});
+  Cluster::CliResult removed;
+  const bool done = WaitUntil(
+      [&] {
+        removed = Cli({"drain", "n1", "--remove"});
+        return removed.errors.find("just started") == std::string::npos;
+      },
+      kTimeout);
+  EXPECT_TRUE(done);
   EXPECT_EQ(removed.exit_code, 0) << removed.out << removed.errors;
   EXPECT_THAT(removed.out, HasSubstr("removed n1"));
   cluster_->coordinator().Kill();

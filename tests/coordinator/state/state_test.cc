@@ -85,6 +85,10 @@ TEST_F(StateTest, ARemovedNodeIsBackWhenItsAgentAttaches) {
     return names;
   };
   c.Lose("b");
+  for (Clock::Duration passed{0}; passed < kAttachTime; passed += std::chrono::seconds(1)) {
+    c.Pass(std::chrono::seconds(1));
+    c.Hold("a", {});
+  }
   c.Apply(DrainSet{.request = 9, .node = "b", .set = true, .why = "gone", .remove = true});
   EXPECT_THAT(shown(), ElementsAre("a"));
   c.Attach("b");

@@ -28,6 +28,16 @@ TEST_F(DrainModule, ANodeThatIsUpCannotBeRemoved) {
   EXPECT_TRUE(Added<PutDrain>().empty());
 }
 
+TEST_F(DrainModule, ANodeThatMayStillAttachCannotBeRemoved) {
+  cluster.nodes[1].attached = false;
+  cluster.loaded_at = context.at.now;
+  OnDrainSet(context, {7, "b", true, "gone", false, /*remove=*/true});
+  EXPECT_EQ(Added<Reply>().back().outcome.code(), ErrorCode::kUnavailable);
+  context.at.now += kAttachTime;
+  OnDrainSet(context, {7, "b", true, "gone", false, /*remove=*/true});
+  EXPECT_EQ(Added<Reply>().back().outcome.code(), ErrorCode::kOk);
+}
+
 TEST_F(DrainModule, ARemovedNodeIsNotShownAndAnotherTakesItsPlace) {
   const NodeIndex spare = MakeNode("z");
   cluster.nodes[1].attached = false;
