@@ -17,8 +17,8 @@ constexpr double kWaitForWholeIterations = 3.5;  // iterations, before a partial
 constexpr double kWindowNsMin = 50e6;
 constexpr double kWindowNsUnknown = 200e6;  // if the duration of an iteration is unknown
 constexpr double kShareOfLongest = 0.6;
-constexpr double kLongWindow = 2.5;       // times the usual length: excluded
-constexpr double kStallShare = 1.5;       // of a window: the member stalled and was not slow
+constexpr double kLongWindow = 2.5;  // times the usual length: excluded
+constexpr double kStallShare = 1.5;  // of a window: the member stalled and was not slow
 /// A member is clearly late if its excess has at least this share of all windows of this length of
 /// time.
 constexpr std::pair<double, double> kClear[] = {{0.2, 30e9}, {0.06, 60e9}};
@@ -42,8 +42,8 @@ constexpr double kDifferenceUpper = 1.81;
 
 }  // namespace
 
-Lateness::Lateness(uint32_t members, const DetectorOptions& options)
-    : options_(options), anchor_(members), tracks_(members), lag_(members) {}
+Lateness::Lateness(uint32_t members, const DetectorOptions& options, bool small_job)
+    : options_(options), small_job_(small_job), anchor_(members), tracks_(members), lag_(members) {}
 
 Period& Lateness::PeriodOf(CollectiveKind kind) {
   std::unique_ptr<Period>& period = periods_[static_cast<size_t>(kind)];
@@ -249,6 +249,14 @@ void Lateness::AddWindow(const GatheredOperation& operation, double wall_ns,
   RecordWindow(wall_ns, operations, baseline);
 }
 
+/// Whether a member of a pair or a triple of a small job may have become slower. Its change is no
+/// noise.
+bool Lateness::FewExamined() const {
+  return small_job_ && position_.size() < 4 && std::ranges::any_of(position_, [this](uint32_t at) {
+           return tracks_[at].slower_count(options_.windows) * 2 >= options_.windows_late;
+         });
+}
+
 /// Measures noise by the differences between windows far apart: lasting differences between members
 /// cancel out, and slow changes remain.
 void Lateness::RecordNoise(RoleBaseline& baseline) {
@@ -260,6 +268,7 @@ void Lateness::RecordNoise(RoleBaseline& baseline) {
   if (scratch_.empty()) return;
   // A pair or a triple is measured against its fastest member, whose excess is always 0.
   if (scratch_.size() < 4) {
+    if (FewExamined()) return;
     const double most = *std::max_element(scratch_.begin(), scratch_.end());
     return baseline.noises.Add(most / kDifferenceMedian);
   }
@@ -324,7 +333,7 @@ void Lateness::RecordSpread(RoleBaseline& baseline) {
   const size_t n = scratch_.size();
   if (n >= 4) {
     baseline.spreads.Add(1.4826 * CentreOf(scratch_).mad);
-  } else {
+  } else if (!FewExamined()) {
     const auto [least, most] = std::minmax_element(scratch_.begin(), scratch_.end());
     baseline.spreads.Add((*most - *least) / (n == 2 ? kDifferenceMedian : 1.6));
   }
@@ -373,14 +382,14 @@ void Lateness::RecordWindow(double wall_ns, double operations, RoleBaseline& bas
     const size_t reached = track.Add(own_ns_[i], from, options_.windows);
     if (track.windows() % Track::kRecent == 0) {
       const double shift = track.shift();
-      if (shift != 0) baseline.shifts.Add(std::abs(shift));  // 0: the reference itself
+      // 0: the reference itself.
+      if (shift != 0 && !FewExamined()) baseline.shifts.Add(std::abs(shift));
     }
     for (size_t level = 0; level < reached; ++level) ++baseline.very_late[level];
     suspicious_ |= std::max(track.late_count(options_.windows),
                             track.slower_count(options_.windows)) >= options_.windows_late ||
                    track.very_late_count() >= kVeryLateSuspicious ||
-                   track.small_change(small_change_min_) ||
-                   (equal_work_ && ClearlyLate(track));
+                   track.small_change(small_change_min_) || (equal_work_ && ClearlyLate(track));
   }
   baseline.windows += n;
 }

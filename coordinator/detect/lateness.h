@@ -33,7 +33,11 @@ struct RoleBaseline {
 
 class Lateness {
  public:
-  Lateness(uint32_t members, const DetectorOptions& options);
+  /// In a job of so few ranks, a role has one or two pairs, and each of them is half of what noise
+  /// is learned from.
+  static constexpr uint32_t kSmallJob = 4;
+
+  Lateness(uint32_t members, const DetectorOptions& options, bool small_job = false);
 
   /// Adds an operation. `iteration_ns`: the usual duration of an iteration, 0 if unknown.
   /// `excused`: by position, members whose lateness has a known cause; empty: none.
@@ -89,11 +93,13 @@ class Lateness {
   double CountLagOnce(uint32_t position, double excess_ns) const;
   void RecordSpread(RoleBaseline& baseline);
   void RecordNoise(RoleBaseline& baseline);
+  bool FewExamined() const;
   double ReduceToGrowth(uint32_t position, double excess, double own_ns, double wall_ns,
                         double operations);
   void RecordWindow(double wall_ns, double operations, RoleBaseline& baseline);
 
   const DetectorOptions options_;
+  const bool small_job_;
   std::vector<Sample> anchor_;  // the operation at which the window began
   CollectiveKind anchor_kind_ = CollectiveKind::kOther;
   uint64_t anchor_sequence_ = 0;

@@ -60,7 +60,8 @@ void SlownessDetector::AddRecord(Rank rank, const CollectiveRecord& record, Inde
   if (watches_.size() <= membership->comm) watches_.resize(membership->comm + 1);
   std::unique_ptr<Watch>& watch = watches_[membership->comm];
   if (!watch) {
-    watch = std::make_unique<Watch>(static_cast<uint32_t>(comm.members.size()), options_);
+    watch = std::make_unique<Watch>(static_cast<uint32_t>(comm.members.size()), options_,
+                                    table.world() <= Lateness::kSmallJob);
   }
   watch->gatherer.Add(record, membership->position, now);
   while (auto complete = watch->gatherer.Take(Clock::TimePoint::min())) {

@@ -13,7 +13,7 @@ namespace holdfast::detect {
 class Steps {
  public:
   Steps(uint32_t world, const DetectorOptions& options)
-      : gatherer_(world), lateness_(world, options), ranks_(world) {}
+      : gatherer_(world), lateness_(world, options, world <= Lateness::kSmallJob), ranks_(world) {}
 
   void Add(uint32_t rank, const StepTime& step, Clock::TimePoint now);
   /// Returns the oldest step once all ranks have reported it, or once half of them have and it was

@@ -14,8 +14,11 @@ namespace holdfast::detect {
 
 /// The measurements of one communicator.
 struct Watch {
-  Watch(uint32_t members, const DetectorOptions& options)
-      : gatherer(members), lateness(members, options), transfers(options), ring(members) {}
+  Watch(uint32_t members, const DetectorOptions& options, bool small_job)
+      : gatherer(members),
+        lateness(members, options, small_job),
+        transfers(options),
+        ring(members) {}
   Gatherer gatherer;
   Lateness lateness;
   TransferMonitor transfers;

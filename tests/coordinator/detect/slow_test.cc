@@ -86,7 +86,8 @@ TEST(GathererTest, IsBoundedAndOneRankCannotFillIt) {
 /// A communicator whose members compute and then meet in an operation. Each has its own clock.
 class Meeting {
  public:
-  explicit Meeting(uint32_t members) : members_(members), lateness_(members, {}) {
+  explicit Meeting(uint32_t members, bool small_job = false)
+      : members_(members), lateness_(members, {}, small_job) {
     for (uint32_t i = 0; i < members; ++i) clock_.push_back(uint64_t{1000} * kMs * (i + 1));
     blocked_.resize(members);
     moved_.resize(members, 1);
@@ -127,6 +128,14 @@ class Meeting {
   std::vector<uint64_t> moved_;
   uint64_t sequence_ = 0;
 };
+
+TEST(LatenessTest, TheChangeOfASlowRankOfASmallJobIsNoNoise) {
+  Meeting meeting(2, /*small_job=*/true);
+  for (uint64_t i = 0; i < 36; ++i) meeting.Iterate({900, 900 + i % 3});
+  for (int i = 0; i < 24; ++i) meeting.Iterate({900, 1080});
+  EXPECT_LT(meeting.baseline().noises.Median(), 0.01);
+  EXPECT_LT(meeting.baseline().spread, 0.01);
+}
 
 TEST(LatenessTest, TheLateMemberIsLateByItsOwnTime) {
   Meeting meeting(4);
