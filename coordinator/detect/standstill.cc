@@ -235,7 +235,7 @@ class StandstillFinder {
     }
     if (behind.empty()) {
       behind = IdleRanks(stalled_ns);
-      if (!behind.empty()) why = "; only " + RanksInWords(behind) + " has not run since then";
+      if (!behind.empty()) why = "; only the process of " + RanksInWords(behind) + " did not run";
     }
     Verdict verdict = VerdictOn(behind, stalled_ns);
     verdict.evidence.push_back(

@@ -162,19 +162,23 @@ TEST(StandstillTest, IfNoRankMakesAStepAndNoneIsBehindNoRankIsNamed) {
   EXPECT_EQ(verdicts[0].action, Action::kAlert);
 }
 
+/// Stalls all ranks for `length_s`. Returns the ranks of the alert at the end.
+std::vector<Rank> NamedAfter(Stepping& job, double length_s) {
+  const auto verdicts = job.For(length_s, kAllRanks);
+  EXPECT_EQ(verdicts.size(), 1U);
+  if (verdicts.empty()) return {};
+  EXPECT_EQ(verdicts[0].action, Action::kAlert);
+  return verdicts[0].ranks;
+}
+
 TEST(StandstillTest, IfNoRankMakesAStepTheRankThatWaitsForIoIsNamed) {
   Stepping job;
   EXPECT_THAT(job.For(60), IsEmpty());
   job.fake.state(2).process_state = 'D';
-  auto verdicts = job.For(70, kAllRanks);
-  ASSERT_EQ(verdicts.size(), 1U);
-  EXPECT_THAT(verdicts[0].ranks, ElementsAre(Rank{2}));
-  EXPECT_EQ(verdicts[0].action, Action::kAlert);
+  EXPECT_THAT(NamedAfter(job, 70), ElementsAre(Rank{2}));
   // If half of the ranks do so, they may all wait for one storage system.
   for (const uint32_t rank : {3U, 4U}) job.fake.state(rank).process_state = 'D';
-  verdicts = job.For(4, kAllRanks);
-  ASSERT_EQ(verdicts.size(), 1U);
-  EXPECT_THAT(verdicts[0].ranks, IsEmpty());
+  EXPECT_THAT(NamedAfter(job, 4), IsEmpty());
 }
 
 // A rank waits for a GPU by running. A data loader sleeps.
@@ -182,35 +186,26 @@ TEST(StandstillTest, IfNoRankMakesAStepTheRankThatDoesNotRunIsNamed) {
   Stepping job;
   EXPECT_THAT(job.For(60), IsEmpty());
   job.fake.state(2).process_state = 'S';
-  auto verdicts = job.For(70, kAllRanks);
-  ASSERT_EQ(verdicts.size(), 1U);
-  EXPECT_THAT(verdicts[0].ranks, ElementsAre(Rank{2}));
-  EXPECT_EQ(verdicts[0].action, Action::kAlert);
+  EXPECT_THAT(NamedAfter(job, 70), ElementsAre(Rank{2}));
   // It ran for a moment: it is not the rank that hangs.
   job.fake.state(2).process_state = 'R';
   job.For(1, kAllRanks);
   job.fake.state(2).process_state = 'S';
-  verdicts = job.For(10, kAllRanks);
-  ASSERT_EQ(verdicts.size(), 1U);
-  EXPECT_THAT(verdicts[0].ranks, IsEmpty());
+  EXPECT_THAT(NamedAfter(job, 10), IsEmpty());
 }
 
 TEST(StandstillTest, IfHalfOfTheRanksDoNotRunTheyWaitInThatWay) {
   Stepping job;
   EXPECT_THAT(job.For(60), IsEmpty());
   for (const uint32_t rank : {2U, 3U, 4U}) job.fake.state(rank).process_state = 'S';
-  const auto verdicts = job.For(70, kAllRanks);
-  ASSERT_EQ(verdicts.size(), 1U);
-  EXPECT_THAT(verdicts[0].ranks, IsEmpty());
+  EXPECT_THAT(NamedAfter(job, 70), IsEmpty());
 }
 
 TEST(StandstillTest, ARankThatWasNeverSeenRunningIsNotNamed) {
   Stepping job;
   job.fake.state(2).process_state = 'S';
   EXPECT_THAT(job.For(60), IsEmpty());
-  const auto verdicts = job.For(70, kAllRanks);
-  ASSERT_EQ(verdicts.size(), 1U);
-  EXPECT_THAT(verdicts[0].ranks, IsEmpty());
+  EXPECT_THAT(NamedAfter(job, 70), IsEmpty());
 }
 
 TEST(StandstillTest, IfNoRankMakesAStepTheRankInAMarkedPhaseIsNamed) {
