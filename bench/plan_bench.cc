@@ -21,6 +21,7 @@ constexpr uint64_t kParameters = 1125;  // with three tensors of optimizer state
 constexpr uint64_t kTensorRows = 16384;
 constexpr uint64_t kTensorColumns = 22000;  // 405e9 parameters in total
 constexpr double kGoalSeconds = 2;
+constexpr double kGoalPercent = 0.1;  // of a shard's bytes, read by a rank for its plan
 constexpr double kGoalBytes = 1ULL << 30;
 const VersionId kVersion{Incarnation{3}, Step{1200}};
 
@@ -47,8 +48,9 @@ struct Header {
   uint64_t image_bytes = 0;
 };
 
-Result<Header> HeaderOf(uint32_t rank, uint32_t world) {
-  HOLDFAST_ASSIGN_OR_RETURN(const ImageLayout layout, ImageLayout::Plan(SlicesOf(rank, world)));
+Result<Header> HeaderOf(uint32_t rank, uint32_t world, uint32_t format = kImageFormat) {
+  HOLDFAST_ASSIGN_OR_RETURN(const ImageLayout layout,
+                            ImageLayout::Plan(SlicesOf(rank, world), {}, format));
   HOLDFAST_ASSIGN_OR_RETURN(std::string bytes,
                             layout.RenderHeader({"bench", kVersion, Rank{rank}, world}, {}));
   const uint64_t image_bytes = bytes.size() + layout.tensor_bytes();
@@ -142,6 +144,26 @@ Result<Cost> PlanSame(uint32_t world) {
   cost.share = static_cast<double>(cost.bytes) / static_cast<double>(header.image_bytes);
   cost.alone = ReadForThePlanAlone(*plan, header);
   return cost;
+}
+
+/// Compares the share of a shard's bytes that its header takes with the goal, in both formats.
+Result<BenchResult> HeaderShare(uint32_t world) {
+  const auto percent = [world](uint32_t format) -> Result<double> {
+    HOLDFAST_ASSIGN_OR_RETURN(const Header header, HeaderOf(world / 2, world, format));
+    return 100.0 * static_cast<double>(header.bytes.size()) /
+           static_cast<double>(header.image_bytes);
+  };
+  HOLDFAST_ASSIGN_OR_RETURN(const double usual, percent(kImageFormat));
+  HOLDFAST_ASSIGN_OR_RETURN(const double brief, percent(kShortSlicesFormat));
+  return BenchResult{
+      .name = fmt::format("plan_header_{}", world),
+      .ratio = brief / kGoalPercent,
+      .ours = brief,
+      .reference = kGoalPercent,
+      .unit = "%",
+      .goal = world == 8192 ? "<=1" : "",
+      .note = fmt::format(
+          "of the shard is its header in format 2; {:.3f} % in format 1; ÷ the goal", usual)};
 }
 
 /// Returns the index of a node's shards. `image` is that of any rank; only the rank and the offsets
@@ -316,6 +338,8 @@ Result<std::vector<BenchResult>> RunPlan(const BenchOptions& options) {
                              static_cast<double>(same.alone) / kMiB,
                              static_cast<double>(same.memory) / kMiB)});
   }
+  HOLDFAST_ASSIGN_OR_RETURN(BenchResult share, HeaderShare(Worlds(options).back()));
+  results.push_back(std::move(share));
   for (uint32_t world : Worlds(options)) {
     HOLDFAST_ASSIGN_OR_RETURN(const Reshard found, PlanReshard(world));
     // The index of a node's ranks is made when the version is committed on disk.

@@ -41,8 +41,9 @@ Client::Client(const ClientOptions& options, StateDescription state, ImageLayout
 }
 
 Result<std::unique_ptr<Client>> Client::Open(const ClientOptions& options, StateDescription state) {
-  HOLDFAST_ASSIGN_OR_RETURN(ImageLayout layout,
-                            ImageLayout::Plan(state.specs, PlacesOf(state.specs, state.memory)));
+  HOLDFAST_ASSIGN_OR_RETURN(
+      ImageLayout layout,
+      ImageLayout::Plan(state.specs, PlacesOf(state.specs, state.memory), options.image_format));
   auto client = std::make_unique<Client>(options, std::move(state), std::move(layout));
   HOLDFAST_RETURN_IF_ERROR(client->Start());
   Status connected = client->link_->AwaitConnected(After(options.connect_timeout_ms));

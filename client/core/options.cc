@@ -62,6 +62,20 @@ void ResolveDeviceBackend(const holdfast_options& raw, ClientOptions* options,
   options->device_backend = name;
 }
 
+void ResolveImageFormat(const holdfast_options& raw, ClientOptions* options,
+                        std::vector<std::string>* defects) {
+  const std::string given = raw.image_format == 0 ? TextOr(nullptr, "HOLDFAST_IMAGE_FORMAT")
+                                                  : std::to_string(raw.image_format);
+  if (given.empty()) return;
+  for (uint32_t format = kImageFormat; format <= kImageFormatMax; ++format) {
+    if (given != std::to_string(format)) continue;
+    options->image_format = format;
+    return;
+  }
+  defects->push_back("image_format (or HOLDFAST_IMAGE_FORMAT) is '" + given.substr(0, 20) +
+                     "': it must be 1 or 2");
+}
+
 template <typename T>
 T OrDefault(T value, T fallback) {
   return value == 0 ? fallback : value;
@@ -84,6 +98,7 @@ Result<ClientOptions> ResolveOptions(const holdfast_options& given) {
   Check(ValidateJobName(options.job), &defects);
   ResolveRunId(raw, &options, &defects);
   ResolveDeviceBackend(raw, &options, &defects);
+  ResolveImageFormat(raw, &options, &defects);
   options.socket_path = TextOr(raw.socket_path, "HOLDFAST_SOCKET");
   if (options.socket_path.empty()) options.socket_path = kDefaultSocket;
   options.rank = raw.rank;

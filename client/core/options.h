@@ -31,6 +31,7 @@ struct ClientOptions {
   uint32_t extra_count_max = 16;
   uint32_t copy_threads = 2;
   std::string device_backend = "cuda";
+  uint32_t image_format = kImageFormat;
   holdfast_log_fn log = nullptr;
   void* log_context = nullptr;
 };

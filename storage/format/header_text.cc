@@ -130,14 +130,31 @@ void AppendTensorEntry(std::string_view name, DType dtype, std::span<const uint6
   out->push_back('}');
 }
 
-void AppendSliceEntry(std::string_view name, std::span<const uint64_t> global_shape,
-                      std::span<const uint64_t> offset, std::string* out) {
-  AppendName(name, out);
-  out->append(":{\"").append(kGlobalShapeKey).append("\":");
-  AppendNumbers(global_shape, out);
-  out->append(",\"").append(kOffsetKey).append("\":");
-  AppendNumbers(offset, out);
-  out->push_back('}');
+void SlicesText::Add(const TensorSpec& tensor) {
+  if (format_ == kShortSlicesFormat) {
+    if (!entries_.empty()) entries_.push_back(',');
+    std::vector<uint64_t> numbers;
+    if (tensor.sharded()) {
+      numbers = tensor.global_shape;
+      numbers.insert(numbers.end(), tensor.offset.begin(), tensor.offset.end());
+    }
+    AppendNumbers(numbers, &entries_);
+  } else if (tensor.sharded()) {
+    AppendName(tensor.name, &entries_);
+    entries_.append(":{\"").append(kGlobalShapeKey).append("\":");
+    AppendNumbers(tensor.global_shape, &entries_);
+    entries_.append(",\"").append(kOffsetKey).append("\":");
+    AppendNumbers(tensor.offset, &entries_);
+    entries_.push_back('}');
+  }
+}
+
+std::string SlicesText::Escaped() const {
+  if (format_ == kShortSlicesFormat) return "[" + entries_ + "]";
+  std::string escaped = "{";
+  AppendEscaped(entries_, &escaped);
+  escaped.push_back('}');
+  return escaped;
 }
 
 Result<std::string> AssembleHeader(const ShardIdentity& identity, const HeaderText& text,
@@ -150,7 +167,7 @@ Result<std::string> AssembleHeader(const ShardIdentity& identity, const HeaderTe
     if (out.back() != '{') out.push_back(',');
     out.append("\"").append(key).append("\":\"").append(value).append("\"");
   };
-  field(kFormatKey, std::to_string(kImageFormat));
+  field(kFormatKey, std::to_string(text.format));
   field(kJobKey, identity.job);
   field(kIncarnationKey, std::to_string(identity.version.incarnation.value));
   field(kStepKey, std::to_string(identity.version.step.value));
@@ -160,7 +177,8 @@ Result<std::string> AssembleHeader(const ShardIdentity& identity, const HeaderTe
     field(kPartKey, std::to_string(text.part));
     field(kPartsKey, std::to_string(text.parts));
   }
-  out.append(",\"").append(kSlicesKey).append("\":\"{").append(text.slices).append("}\"}");
+  field(kSlicesKey, text.slices);
+  out.push_back('}');
   for (std::string_view entries : {text.tensors, text.extras}) {
     if (!entries.empty()) out.append(",").append(entries);
   }

@@ -12,6 +12,8 @@
 
 namespace holdfast {
 
+struct TensorSpec;
+
 /// Keys of `__metadata__`, and the prefix of the names of extra state.
 inline constexpr std::string_view kMetadataKey = "__metadata__";
 inline constexpr std::string_view kOwnPrefix = "holdfast.";
@@ -48,13 +50,26 @@ void AppendEscaped(std::string_view text, std::string* out);
 /// is empty.
 void AppendTensorEntry(std::string_view name, DType dtype, std::span<const uint64_t> shape,
                        uint64_t begin, uint64_t end, std::string* out);
-/// Appends `"name":{"global_shape":[4,3],"offset":[2,0]}`, after a comma unless `out` is empty.
-void AppendSliceEntry(std::string_view name, std::span<const uint64_t> global_shape,
-                      std::span<const uint64_t> offset, std::string* out);
 
-/// The contents of one header. `tensors` and `extras` are tensor entries; `slices` are slice
-/// entries, escaped for the string that contains them. `parts` is 0 except in a part file.
+/// The value of `holdfast.slices` in an image of `format`.
+class SlicesText {
+ public:
+  explicit SlicesText(uint32_t format) : format_(format) {}
+
+  /// Adds the next tensor in image order.
+  void Add(const TensorSpec& tensor);
+  /// Returns the value, escaped for the string that contains it.
+  std::string Escaped() const;
+
+ private:
+  uint32_t format_;
+  std::string entries_;
+};
+
+/// The contents of one header. `tensors` and `extras` are tensor entries; `slices` is the escaped
+/// value of `holdfast.slices` in `format`. `parts` is 0 except in a part file.
 struct HeaderText {
+  uint32_t format = 0;
   std::string_view tensors;
   std::string_view extras;
   std::string_view slices;

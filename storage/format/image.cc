@@ -73,7 +73,7 @@ std::string_view BaseTensorName(std::string_view name) {
 }
 
 Result<ImageLayout> ImageLayout::Plan(std::vector<TensorSpec> tensors,
-                                      std::span<const uint64_t> places) {
+                                      std::span<const uint64_t> places, uint32_t format) {
   if (tensors.size() > kTensorsMax) {
     return Fail(InvalidArgumentError(fmt::format("{} tensors in one shard; at most {} are allowed",
                                                  tensors.size(), kTensorsMax)));
@@ -91,6 +91,7 @@ Result<ImageLayout> ImageLayout::Plan(std::vector<TensorSpec> tensors,
   if (!problems.empty()) return Fail(ProblemsStatus(problems));
 
   ImageLayout layout;
+  layout.format_ = format;
   layout.original_index_.resize(tensors.size());
   std::iota(layout.original_index_.begin(), layout.original_index_.end(), 0U);
   std::sort(layout.original_index_.begin(), layout.original_index_.end(),
@@ -102,7 +103,7 @@ Result<ImageLayout> ImageLayout::Plan(std::vector<TensorSpec> tensors,
               return tensors[a].name < tensors[b].name;
             });
   layout.tensors_.reserve(tensors.size());
-  std::string slices;
+  SlicesText slices(format);
   for (uint32_t index : layout.original_index_) {
     const uint64_t begin = layout.tensor_bytes_;
     const uint64_t end = begin + bytes[index];
@@ -111,11 +112,11 @@ Result<ImageLayout> ImageLayout::Plan(std::vector<TensorSpec> tensors,
     }
     TensorSpec& spec = tensors[index];
     AppendTensorEntry(spec.name, spec.dtype, spec.shape, begin, end, &layout.tensors_json_);
-    if (spec.sharded()) AppendSliceEntry(spec.name, spec.global_shape, spec.offset, &slices);
+    slices.Add(spec);
     layout.tensors_.push_back({std::move(spec), begin, end});
     layout.tensor_bytes_ = end;
   }
-  AppendEscaped(slices, &layout.slices_json_);
+  layout.slices_json_ = slices.Escaped();
   if (HeaderBytesBound(layout.tensors_json_.size(), 0, layout.slices_json_.size()) >
       kHeaderBytesMax) {
     return Fail(InvalidArgumentError(
@@ -151,26 +152,30 @@ Result<std::string> ImageLayout::RenderHeader(const ShardIdentity& identity,
     AppendTensorEntry(name, DType::kU8, std::span(&extra.bytes, 1), begin, end, &entries);
     begin = end;
   }
-  return AssembleHeader(identity,
-                        {.tensors = tensors_json_, .extras = entries, .slices = slices_json_}, 0);
+  return AssembleHeader(
+      identity,
+      {.format = format_, .tensors = tensors_json_, .extras = entries, .slices = slices_json_}, 0);
 }
 
 std::optional<std::string> ImageLayout::WithoutTensors(std::string_view json) const {
   // As AssembleHeader writes them: the slices are the last field of the metadata, the tensors
   // follow, then the extras.
   std::string before("\"");
-  before.append(kSlicesKey).append("\":\"{");
+  before.append(kSlicesKey).append("\":\"");
   const size_t at = json.find(before);
   if (at == std::string_view::npos) return std::nullopt;
   const size_t slices = at + before.size();
   std::string same(slices_json_);
-  same.append("}\"}");
+  same.append("\"}");
   const size_t metadata_end = slices + same.size();
   if (!tensors_json_.empty()) same.append(",").append(tensors_json_);
   if (!json.substr(slices).starts_with(same)) return std::nullopt;
   const std::string_view after = json.substr(slices + same.size());
   if (after.empty() || (after[0] != ',' && after[0] != '}')) return std::nullopt;
-  return std::string(json.substr(0, slices)).append(json.substr(metadata_end - 3, 3)).append(after);
+  // The brackets of the slices remain.
+  return std::string(json.substr(0, slices + 1))
+      .append(json.substr(metadata_end - 3, 3))
+      .append(after);
 }
 
 uint64_t ImageLayout::ImageBytesMax(uint64_t extra_bytes, uint64_t extra_count) const {

@@ -24,9 +24,13 @@ inline constexpr uint64_t kHeaderBytesMax = 100'000'000;
 inline constexpr uint64_t kTensorsMax = 1'000'000;
 inline constexpr uint64_t kTensorNameMax = 4096;
 inline constexpr uint64_t kDimensionsMax = 32;
-/// The value of `holdfast.format` in images. An image with a higher number is refused, never
-/// deleted.
+/// The value of `holdfast.format` in images. The release before reads up to kImageFormat, which is
+/// therefore the default of a writer. An image with a higher number than kImageFormatMax is
+/// refused, never deleted.
 inline constexpr uint32_t kImageFormat = 1;
+inline constexpr uint32_t kImageFormatMax = 2;
+/// From this format on, `holdfast.slices` is a list without names, which takes fewer bytes.
+inline constexpr uint32_t kShortSlicesFormat = 2;
 
 /// One tensor that a rank saves: a dense row-major box of `shape` at `offset` in a global tensor of
 /// `global_shape`. An unsharded tensor has global_shape == shape and zero offsets.
@@ -76,9 +80,10 @@ class ImageLayout {
   /// Validates the tensors and orders them by descending element size, then by `places`, then by
   /// name. `places` has a number for each tensor, or is empty. InvalidArgument names every invalid
   /// tensor: a duplicate or bad name, a slice outside its global shape, different numbers of
-  /// dimensions, overflow.
+  /// dimensions, overflow. Headers of the layout have `format`, 1 to kImageFormatMax.
   static Result<ImageLayout> Plan(std::vector<TensorSpec> tensors,
-                                  std::span<const uint64_t> places = {});
+                                  std::span<const uint64_t> places = {},
+                                  uint32_t format = kImageFormat);
 
   /// Returns the tensors in image order.
   std::span<const PlacedTensor> tensors() const { return tensors_; }
@@ -99,11 +104,12 @@ class ImageLayout {
   std::optional<std::string> WithoutTensors(std::string_view json) const;
 
  private:
+  uint32_t format_ = kImageFormat;
   std::vector<PlacedTensor> tensors_;
   std::vector<uint32_t> original_index_;
   uint64_t tensor_bytes_ = 0;
   std::string tensors_json_;  // "name":{…},… without braces
-  std::string slices_json_;   // value of holdfast.slices, escaped for its string
+  std::string slices_json_;   // value of holdfast.slices, with its brackets, escaped
 };
 
 /// The contents of a header; every number has been checked against `image_bytes`.

@@ -32,13 +32,15 @@ Status Damaged(const std::string& why) {
 /// A reader that refuses everything its subclass does not expect. The first error ends the parse.
 class StrictReader : public nlohmann::json_sax<Json> {
  public:
-  /// `what` begins the messages about invalid JSON.
-  explicit StrictReader(std::string what) : what_(std::move(what)) {}
+  /// `what` begins the messages about invalid JSON, `first` is its first character.
+  StrictReader(std::string what, char first) : what_(std::move(what)), first_(first) {}
 
   /// Parses `text`. Returns OK or the first error.
   Status Read(std::string_view text) {
     // The JSON library would skip a byte order mark and end its input at a NUL.
-    if (!text.starts_with('{')) return Damaged(what_ + " does not begin with '{'");
+    if (!text.starts_with(first_)) {
+      return Damaged(fmt::format("{} does not begin with '{}'", what_, first_));
+    }
     if (text.find('\0') != std::string_view::npos) return Damaged(what_ + " contains a NUL byte");
     try {
       bool read = Json::sax_parse(text.begin(), text.end(), this);
@@ -75,13 +77,14 @@ class StrictReader : public nlohmann::json_sax<Json> {
 
  private:
   const std::string what_;
+  const char first_;
   Status status_;
 };
 
 /// Reads the header into an image's tensors and metadata.
 class HeaderReader final : public StrictReader {
  public:
-  explicit HeaderReader(ParsedImage* image) : StrictReader("it"), image_(image) {}
+  explicit HeaderReader(ParsedImage* image) : StrictReader("it", '{'), image_(image) {}
 
   bool start_object(size_t) override {
     switch (at_) {
@@ -217,11 +220,31 @@ class HeaderReader final : public StrictReader {
   int offset_count_ = 0;
 };
 
-/// Reads holdfast.slices into the tensors it names.
+/// Returns why the slice of a tensor is invalid, or OK.
+Status CheckSlice(const TensorSpec& spec) {
+  const std::string name = QuoteForMessage(spec.name);
+  if (spec.global_shape.size() != spec.shape.size() || spec.offset.size() != spec.shape.size()) {
+    return Damaged("tensor " + name + " and its slice have different numbers of dimensions");
+  }
+  uint64_t bytes = 0;
+  if (!TensorBytes(spec.dtype, spec.global_shape, &bytes)) {
+    return Damaged("the global shape of tensor " + name + " overflows");
+  }
+  for (size_t d = 0; d < spec.shape.size(); ++d) {
+    if (spec.shape[d] > spec.global_shape[d] ||
+        spec.offset[d] > spec.global_shape[d] - spec.shape[d]) {
+      return Damaged("the slice of tensor " + name + " is not inside its global shape");
+    }
+  }
+  return Status::Ok();
+}
+
+/// Reads holdfast.slices of format 1 into the tensors it names.
 class SlicesReader final : public StrictReader {
  public:
   /// `tensors` must outlive the reader.
-  explicit SlicesReader(std::span<PlacedTensor> tensors) : StrictReader(std::string(kSlicesKey)) {
+  explicit SlicesReader(std::span<PlacedTensor> tensors)
+      : StrictReader(std::string(kSlicesKey), '{') {
     tensors_.reserve(tensors.size());
     for (PlacedTensor& tensor : tensors) tensors_.emplace(tensor.spec.name, &tensor.spec);
   }
@@ -286,22 +309,8 @@ class SlicesReader final : public StrictReader {
       return true;
     }
     at_ = At::kRoot;
-    const std::string name = QuoteForMessage(spec_->name);
-    if (spec_->global_shape.size() != spec_->shape.size() ||
-        spec_->offset.size() != spec_->shape.size()) {
-      return Refuse("tensor " + name + " and its slice have different numbers of dimensions");
-    }
-    uint64_t bytes = 0;
-    if (!TensorBytes(spec_->dtype, spec_->global_shape, &bytes)) {
-      return Refuse("the global shape of tensor " + name + " overflows");
-    }
-    for (size_t d = 0; d < spec_->shape.size(); ++d) {
-      if (spec_->shape[d] > spec_->global_shape[d] ||
-          spec_->offset[d] > spec_->global_shape[d] - spec_->shape[d]) {
-        return Refuse("the slice of tensor " + name + " is not inside its global shape");
-      }
-    }
-    return true;
+    Status valid = CheckSlice(*spec_);
+    return valid.ok() || Refuse(std::move(valid));
   }
 
  private:
@@ -314,6 +323,63 @@ class SlicesReader final : public StrictReader {
   std::vector<uint64_t>* list_ = nullptr;
   bool shape_seen_ = false;
   bool offset_seen_ = false;
+};
+
+/// Reads holdfast.slices of format 2, which has one list of numbers for each tensor.
+class ShortSlicesReader final : public StrictReader {
+ public:
+  /// `tensors` must outlive the reader.
+  explicit ShortSlicesReader(std::span<PlacedTensor> tensors)
+      : StrictReader(std::string(kSlicesKey), '['), tensors_(tensors) {}
+
+  /// Returns OK if `text` has exactly one valid list for each tensor.
+  Status ReadAll(std::string_view text) {
+    HOLDFAST_RETURN_IF_ERROR(Read(text));
+    if (next_ == tensors_.size()) return Status::Ok();
+    return Damaged(
+        fmt::format("holdfast.slices has {} lists for {} tensors", next_, tensors_.size()));
+  }
+
+  bool start_object(size_t) override { return Refuse("holdfast.slices contains an object"); }
+  bool key(string_t&) override { return Refuse("holdfast.slices contains an object"); }
+  bool end_object() override { return Refuse("holdfast.slices contains an object"); }
+  bool string(string_t&) override { return Refuse("holdfast.slices contains a string"); }
+
+  bool start_array(size_t) override {
+    if (depth_ == 2) return Refuse("holdfast.slices is nested too deep");
+    if (depth_ == 1 && next_ == tensors_.size()) {
+      return Refuse("holdfast.slices has more lists than there are tensors");
+    }
+    ++depth_;
+    numbers_.clear();
+    return true;
+  }
+
+  bool number_unsigned(number_unsigned_t value) override {
+    if (depth_ != 2 || numbers_.size() == 2 * kDimensionsMax) {
+      return Refuse("holdfast.slices has an unexpected number");
+    }
+    numbers_.push_back(value);
+    return true;
+  }
+
+  bool end_array() override {
+    --depth_;
+    if (depth_ == 0) return true;
+    TensorSpec& spec = tensors_[next_++].spec;
+    if (numbers_.empty()) return true;  // not a slice
+    const auto middle = numbers_.begin() + static_cast<std::ptrdiff_t>(numbers_.size() / 2);
+    spec.global_shape.assign(numbers_.begin(), middle);
+    spec.offset.assign(middle, numbers_.end());
+    Status valid = CheckSlice(spec);
+    return valid.ok() || Refuse(std::move(valid));
+  }
+
+ private:
+  const std::span<PlacedTensor> tensors_;
+  size_t next_ = 0;  // the tensor of the current list
+  int depth_ = 0;
+  std::vector<uint64_t> numbers_;
 };
 
 /// Sorts the tensors by place. Checks that each has as many bytes as its shape requires, and that
@@ -439,10 +505,10 @@ Status InterpretMetadata(ParsedImage* image) {
   if (found == image->metadata.end() || !found->first.starts_with(kOwnPrefix)) return Status::Ok();
 
   HOLDFAST_RETURN_IF_ERROR(TakeNumber(*image, kFormatKey, &image->format));
-  if (image->format > kImageFormat) {
+  if (image->format > kImageFormatMax) {
     return UnsupportedError(
         fmt::format("the image has format {} but this build reads up to {}: use a newer Holdfast",
-                    image->format, kImageFormat));
+                    image->format, kImageFormatMax));
   }
   if (image->format == 0) return Damaged("holdfast.format is 0");
   HOLDFAST_RETURN_IF_ERROR(CheckOwnKeys(*image));
@@ -462,7 +528,8 @@ Status InterpretMetadata(ParsedImage* image) {
   HOLDFAST_RETURN_IF_ERROR(SplitExtras(image));
   auto slices = image->metadata.find(std::string(kSlicesKey));
   if (slices == image->metadata.end()) return Damaged("__metadata__ lacks holdfast.slices");
-  return SlicesReader(image->tensors).Read(slices->second);
+  if (image->format < kShortSlicesFormat) return SlicesReader(image->tensors).Read(slices->second);
+  return ShortSlicesReader(image->tensors).ReadAll(slices->second);
 }
 
 }  // namespace

@@ -72,7 +72,8 @@ TensorSpec Piece(const PlacedTensor& tensor, uint64_t begin, uint64_t end) {
 /// that continues after its offset, or to the last part.
 class PartEntries {
  public:
-  PartEntries(uint64_t begin, uint64_t end, bool last) : begin_(begin), end_(end), last_(last) {}
+  PartEntries(uint64_t begin, uint64_t end, bool last, uint32_t format)
+      : begin_(begin), end_(end), last_(last), format_(format), slices_(format) {}
 
   void Add(const PlacedTensor& tensor) {
     if (!Holds(tensor.begin, tensor.end)) return;
@@ -82,7 +83,7 @@ class PartEntries {
     const TensorSpec cut = whole ? TensorSpec{} : Piece(tensor, begin, end);
     const TensorSpec& spec = whole ? tensor.spec : cut;
     AppendTensorEntry(spec.name, spec.dtype, spec.shape, begin - begin_, end - begin_, &tensors_);
-    if (spec.sharded()) AppendSliceEntry(spec.name, spec.global_shape, spec.offset, &slices_);
+    slices_.Add(spec);
   }
 
   void Add(const PlacedExtra& extra) {
@@ -94,12 +95,14 @@ class PartEntries {
 
   Result<std::string> Render(const ShardIdentity& identity, uint32_t part, uint32_t parts,
                              uint64_t residue) const {
-    std::string slices;
-    AppendEscaped(slices_, &slices);
-    return AssembleHeader(
-        identity,
-        {.tensors = tensors_, .extras = extras_, .slices = slices, .part = part, .parts = parts},
-        residue);
+    return AssembleHeader(identity,
+                          {.format = format_,
+                           .tensors = tensors_,
+                           .extras = extras_,
+                           .slices = slices_.Escaped(),
+                           .part = part,
+                           .parts = parts},
+                          residue);
   }
 
  private:
@@ -111,9 +114,10 @@ class PartEntries {
   uint64_t begin_;
   uint64_t end_;
   bool last_;
+  uint32_t format_;
   std::string tensors_;
   std::string extras_;
-  std::string slices_;
+  SlicesText slices_;
 };
 
 }  // namespace
@@ -133,7 +137,7 @@ Result<std::vector<PartPlan>> PlanParts(const ParsedImage& image, uint32_t count
 
   std::vector<PartPlan> plans;
   for (uint32_t i = 0; i < parts; ++i) {
-    PartEntries entries(cuts[i], cuts[i + 1], i + 1 == parts);
+    PartEntries entries(cuts[i], cuts[i + 1], i + 1 == parts, image.format);
     for (const PlacedTensor& tensor : image.tensors) entries.Add(tensor);
     for (const PlacedExtra& extra : image.extras) entries.Add(extra);
     PartPlan plan;

@@ -116,7 +116,8 @@ TEST_F(PreflightTest, EachLineHasAFindingAndWhatToDo) {
   ExpectFinding(result, "coordinator", "fail", "/none");
   ExpectFinding(result, "capacity", "skipped", "--save-bytes");
   EXPECT_TRUE(fs::is_empty(data_)) << "the write test leaves nothing";
-  for (const auto& finding : result.Json()["findings"]) {
+  const nlohmann::json document = result.Json();
+  for (const auto& finding : document["findings"]) {
     const bool good = finding["result"] == "ok" || finding["result"] == "skipped";
     EXPECT_EQ(finding["remedy"].get<std::string>().empty(), good) << finding.dump();
   }

@@ -284,5 +284,28 @@ TEST_F(CompatTest, DisksOfThisVersionAreRestoredByThePrevious) {
   ExpectBack(promised, {});
 }
 
+// Users choose format 2 only when no program of the previous version has to read it.
+TEST_F(CompatTest, ThePreviousVersionRefusesFormat2AndKeepsItsFiles) {
+  ASSERT_EQ(::setenv("HOLDFAST_IMAGE_FORMAT", "2", 1), 0);
+  ASSERT_NO_FATAL_FAILURE(Start(kNodes, 1));
+  const VersionId promised = SaveUntilOnDisk();
+  UsePreviousCoordinator(true);
+  ASSERT_NO_FATAL_FAILURE(RestartCoordinator());
+  UsePreviousAgents({0, 1, 2});
+  ASSERT_NO_FATAL_FAILURE(LoseMemory());
+  const Status opened = job_->Open();
+  ASSERT_TRUE(opened.ok()) << opened.ToString();
+  ASSERT_FALSE(job_->Restore(kTimeout).has_value());
+  EXPECT_THAT(AgentLog(0), HasSubstr("the image has format 2")) << Evidence();
+
+  UsePreviousCoordinator(false);
+  job_->Close();
+  ASSERT_NO_FATAL_FAILURE(RestartCoordinator());
+  UsePreviousAgents({});
+  ASSERT_NO_FATAL_FAILURE(LoseMemory());
+  ExpectBack(promised, {});
+  ::unsetenv("HOLDFAST_IMAGE_FORMAT");
+}
+
 }  // namespace
 }  // namespace holdfast::local

@@ -9,6 +9,8 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <tuple>
 
 #include "testing/cluster/observer.h"
 #include "tests/e2e/cluster_test.h"
@@ -62,6 +64,25 @@ class ReshapeTest : public ClusterTest {
     EXPECT_GE(loaded->version, at_least);
     EXPECT_EQ(loaded->world, world);
     return *loaded;
+  }
+
+  /// The formats that the files of a version's ranks name. Those of parity have format 1.
+  std::set<int> FormatsOnDisk(VersionId version) const {
+    constexpr std::string_view kKey = "\"holdfast.format\":\"";
+    const std::string name = fmt::format("{}-{}", version.incarnation.value, version.step.value);
+    std::set<int> formats;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(options_.root)) {
+      if (!entry.is_regular_file()) continue;
+      const std::string path = entry.path().string();
+      if (path.find(name) == std::string::npos || path.find("parity") != std::string::npos)
+        continue;
+      std::ifstream file(entry.path(), std::ios::binary);
+      std::string head(4096, '\0');
+      file.read(head.data(), static_cast<std::streamsize>(head.size()));
+      const size_t at = head.find(kKey);
+      if (at != std::string::npos) formats.insert(std::stoi(head.substr(at + kKey.size())));
+    }
+    return formats;
   }
 
   std::string NewestThatSurvivesPowerCut() const {
@@ -140,6 +161,38 @@ TEST_F(ReshapeTest, FromDiskAfterEverythingWasKilled) {
     EXPECT_EQ(ExpectLoads(*saved, before).tier, v1::Tier::kDisk);
     if (HasFailure()) return;
   }
+}
+
+TEST_F(ReshapeTest, ShardsOfBothFormatsAreRestored) {
+  options_.disk_every = 1;
+  options_.data_dirs = 2;
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_EQ(::setenv("HOLDFAST_IMAGE_FORMAT", "2", 1), 0);
+  ASSERT_NO_FATAL_FAILURE(Open(Spread(4)));
+  for (const auto& [format, next, world] :
+       std::vector<std::tuple<int, const char*, int>>{{2, "1", 4}, {1, "2", 3}, {2, "2", 4}}) {
+    SCOPED_TRACE(format);
+    const uint32_t before = job_->world();
+    const auto saved = job_->SaveUntil(v1::Tier::kDisk, kTimeout);
+    ASSERT_TRUE(saved.has_value()) << Evidence();
+    EXPECT_EQ(FormatsOnDisk(*saved), std::set<int>{format});
+    const auto verified = cluster_->Cli({"verify", "reshaped"});
+    ASSERT_TRUE(verified.has_value());
+    EXPECT_EQ(verified->exit_code, 0) << verified->out << verified->errors;
+    job_->Close();
+    cluster_->KillEverything();
+    ASSERT_TRUE(cluster_->Start().ok());
+    ASSERT_EQ(::setenv("HOLDFAST_IMAGE_FORMAT", next, 1), 0);
+    ASSERT_NO_FATAL_FAILURE(Open(Spread(world)));
+    ExpectLoads(*saved, before);  // the killed keepers had all that was in memory
+    if (HasFailure()) return;
+    if (static_cast<uint32_t>(world) != before) continue;
+    // A rank's own tensors are described in one format and saved in the other.
+    const auto own = job_->client(3).Restore(std::nullopt, kTimeout);
+    ASSERT_TRUE(own.ok()) << own.status().ToString() << Evidence();
+    EXPECT_EQ(*own->extra("who"), "rank 3 of 4");
+  }
+  ::unsetenv("HOLDFAST_IMAGE_FORMAT");
 }
 
 TEST_F(ReshapeTest, ShardsOfALostNodeAreDecoded) {

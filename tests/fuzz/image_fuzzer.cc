@@ -45,7 +45,7 @@ void RequireSound(const ParsedImage& image) {
 void RequireRenders(const ParsedImage& image) {
   std::vector<TensorSpec> specs;
   for (const PlacedTensor& tensor : image.tensors) specs.push_back(tensor.spec);
-  Result<ImageLayout> layout = ImageLayout::Plan(specs);
+  Result<ImageLayout> layout = ImageLayout::Plan(specs, {}, image.format);
   const bool has_empty_name =
       std::ranges::any_of(specs, [](const TensorSpec& spec) { return spec.name.empty(); });
   FUZZ_REQUIRE(layout.has_value() || has_empty_name);
@@ -63,6 +63,7 @@ void RequireRenders(const ParsedImage& image) {
   Result<ParsedImage> again = ParseImage(Bytes(*header), image_bytes);
   FUZZ_REQUIRE(again.has_value());
   FUZZ_REQUIRE(again->identity == image.identity);
+  FUZZ_REQUIRE(again->format == image.format);
   FUZZ_REQUIRE(again->extras.size() == image.extras.size());
   FUZZ_REQUIRE(DescribeDifferences(again->tensors, specs).empty());
 }

@@ -68,6 +68,8 @@ def test_errors_are_exceptions_with_code_and_message(cluster, job, monkeypatch):
     with pytest.raises(holdfast.InvalidArgumentError, match="rank is 5") as caught:
         holdfast.Client(job, tensors, rank=5, world=2, run_id="x")
     assert isinstance(caught.value, holdfast.HoldfastError) and caught.value.code == 1
+    with pytest.raises(holdfast.InvalidArgumentError, match="image_format .* is '3'"):
+        holdfast.Client(job, tensors, image_format=3)
     with pytest.raises(holdfast.InvalidArgumentError, match="zero bytes"):
         holdfast.Client(job, [holdfast.Tensor.of("a\0b", arrays["a"])])
     with pytest.raises(holdfast.UnavailableError):

@@ -56,7 +56,7 @@ extern "C" {
 #endif
 
 /* The version of this header. holdfast_api_version() returns the version of the loaded library. */
-#define HOLDFAST_API_VERSION 4u
+#define HOLDFAST_API_VERSION 5u
 
 /* ------------------------------------------------------------------------------------- errors */
 
@@ -194,10 +194,13 @@ typedef struct holdfast_options {
   /* The device backend, for tensors on devices: the library libholdfast-NAME.so in the directory of
    * libholdfast.so. [a-z0-9]{1,16}. NULL: $HOLDFAST_DEVICE_BACKEND, else "cuda". */
   const char* device_backend;
+  /* The format of the versions' headers: 1, or 2, which is shorter. Choose 2 only when no program
+   * of a release without format 2 has to read the versions. 0: $HOLDFAST_IMAGE_FORMAT, else 1. */
+  uint32_t image_format;
 } holdfast_options;
 
 #define HOLDFAST_OPTIONS_INIT \
-  { sizeof(holdfast_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+  { sizeof(holdfast_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /* ------------------------------------------------------------------------------------- client */
 

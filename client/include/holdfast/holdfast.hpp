@@ -280,6 +280,7 @@ struct Options {
   uint32_t extra_count_max = 16;
   uint32_t copy_threads = 2;
   std::string device_backend = {};  // empty: $HOLDFAST_DEVICE_BACKEND, else "cuda"
+  uint32_t image_format = 0;        // 1 or 2; 0: $HOLDFAST_IMAGE_FORMAT, else 1
   /// Called from any thread; must neither throw nor call into the client.
   std::function<void(LogLevel, std::string_view)> log = {};
 };
@@ -635,6 +636,7 @@ class Client {
     raw.extra_count_max = options.extra_count_max;
     raw.copy_threads = options.copy_threads;
     raw.device_backend = OrNull(options.device_backend);
+    raw.image_format = options.image_format;
     if (*log) {
       raw.log = [](void* context, int level, const char* message) {
         (*static_cast<LogFunction*>(context))(static_cast<LogLevel>(level), message);

@@ -54,6 +54,7 @@ Client::Client(const Settings& settings, nb::sequence tensors) : tensors_(std::m
   options.extra_bytes_max = settings.extra_bytes_max;
   options.extra_count_max = settings.extra_count_max;
   options.copy_threads = settings.copy_threads;
+  options.image_format = settings.image_format;
   options.log = &Client::Log;
   options.log_context = this;
   TensorList list(nb::borrow<nb::sequence>(tensors_));
@@ -221,18 +222,18 @@ void BindClient(nb::module_& module) {
              std::optional<std::string> device_backend, nb::sequence tensors, uint32_t slots,
              uint32_t when_full, uint32_t wait_ms, uint32_t connect_timeout_ms,
              uint32_t agent_timeout_ms, bool start_offline, uint64_t extra_bytes_max,
-             uint32_t extra_count_max, uint32_t copy_threads) {
+             uint32_t extra_count_max, uint32_t copy_threads, uint32_t image_format) {
             new (self)
                 Client({std::move(job), rank, world, std::move(run_id), std::move(socket_path),
                         std::move(device_backend), slots, when_full, wait_ms, connect_timeout_ms,
                         agent_timeout_ms, start_offline ? 1U : 0U, extra_bytes_max, extra_count_max,
-                        copy_threads},
+                        copy_threads, image_format},
                        std::move(tensors));
           },
           nb::kw_only(), "job"_a, "rank"_a, "world"_a, "run_id"_a.none(), "socket_path"_a.none(),
           "device_backend"_a.none(), "tensors"_a, "slots"_a, "when_full"_a, "wait_ms"_a,
           "connect_timeout_ms"_a, "agent_timeout_ms"_a, "start_offline"_a, "extra_bytes_max"_a,
-          "extra_count_max"_a, "copy_threads"_a)
+          "extra_count_max"_a, "copy_threads"_a, "image_format"_a)
       .def("save", &Client::Save, "step"_a, "extras"_a, "stream"_a, "wait_ms"_a)
       .def("guard", &Client::Guard, "stream"_a)
       .def("wait", &Client::Wait, "step"_a, "tier"_a, "timeout_ms"_a)

@@ -27,7 +27,7 @@ class Client {
     uint32_t slots = 0, when_full = 0, wait_ms = 0;
     uint32_t connect_timeout_ms = 0, agent_timeout_ms = 0, start_offline = 0;
     uint64_t extra_bytes_max = 0;
-    uint32_t extra_count_max = 0, copy_threads = 0;
+    uint32_t extra_count_max = 0, copy_threads = 0, image_format = 0;
   };
   Client(const Settings& settings, nanobind::sequence tensors);
   /// Closes the client. Waits at most five seconds.

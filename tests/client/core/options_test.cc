@@ -88,6 +88,25 @@ TEST(OptionsTest, TheDeviceBackendIsChosenByName) {
   }
 }
 
+TEST(OptionsTest, TheImageFormatIsChosenByNumber) {
+  holdfast_options raw = Good();
+  EXPECT_EQ(ResolveOptions(raw)->image_format, 1u);
+  ::setenv("HOLDFAST_IMAGE_FORMAT", "2", 1);
+  EXPECT_EQ(ResolveOptions(raw)->image_format, 2u);
+  raw.image_format = 1;
+  EXPECT_EQ(ResolveOptions(raw)->image_format, 1u);
+  raw.image_format = 0;
+  for (const char* given : {"0", "3", "02", "short"}) {
+    ::setenv("HOLDFAST_IMAGE_FORMAT", given, 1);
+    const auto options = ResolveOptions(raw);
+    ASSERT_FALSE(options) << given;
+    EXPECT_THAT(options.error().message(), HasSubstr("HOLDFAST_IMAGE_FORMAT")) << given;
+  }
+  ::unsetenv("HOLDFAST_IMAGE_FORMAT");
+  raw.image_format = 3;
+  EXPECT_FALSE(ResolveOptions(raw));
+}
+
 TEST(OptionsTest, OlderCallersHaveShorterStructs) {
   holdfast_options raw = Good();
   raw.slots = 9;

@@ -17,6 +17,10 @@ uint64_t allocations = 0;
   if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
   std::abort();
 }
+[[gnu::noinline]] void* operator new(size_t bytes, const std::nothrow_t& /*tag*/) noexcept {
+  ++allocations;
+  return std::malloc(bytes == 0 ? 1 : bytes);
+}
 [[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
 [[gnu::noinline]] void operator delete(void* memory, size_t /*bytes*/) noexcept {
   std::free(memory);

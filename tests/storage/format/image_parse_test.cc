@@ -268,7 +268,7 @@ TEST(OwnImageTest, FieldsAreChecked) {
 }
 
 TEST(OwnImageTest, ANewerFormatIsUnsupported) {
-  for (const char* format : {"2", "77", "4294967295"}) {
+  for (const char* format : {"3", "77", "4294967295"}) {
     std::string fields(kOwnFields);
     fields.replace(fields.find("\"1\""), 3, "\"" + std::string(format) + "\"");
     Result<ParsedImage> image = Parse(OwnFile(fields + R"(,"holdfast.new":"field")", "[new]"));
@@ -324,6 +324,56 @@ TEST(OwnImageTest, SlicesAreChecked) {
     EXPECT_EQ(CodeOf(Parse(OwnFile(kOwnFields, slices))), ErrorCode::kDataLoss)
         << slices.substr(0, 200);
   }
+}
+
+TEST(OwnImageTest, SlicesOfFormat2AreChecked) {
+  std::string fields(kOwnFields);
+  fields.replace(fields.find("\"1\""), 3, "\"2\"");
+  Result<ParsedImage> slice = Parse(OwnFile(fields, " [ [10, 8] ] "));
+  EXPECT_EQ(CodeOf(slice), ErrorCode::kDataLoss) << "the first byte must be the bracket";
+  slice = Parse(OwnFile(fields, "[ [10, 8] ] "));
+  ASSERT_TRUE(slice) << slice.error().ToString();
+  EXPECT_EQ(slice->tensors[0].spec, Slice("w", DType::kF32, {2}, {10}, {8}));
+  const Result<ParsedImage> whole = Parse(OwnFile(fields, "[[]]"));
+  ASSERT_TRUE(whole) << whole.error().ToString();
+  EXPECT_EQ(whole->tensors[0].spec, Whole("w", DType::kF32, {2}));
+  for (const std::string& slices : std::vector<std::string>{"",
+                                                            "{}",
+                                                            "[]",
+                                                            "[",
+                                                            "[[]",
+                                                            "[[10,8]",
+                                                            "[[10,8],]",
+                                                            "[[10,8],[]]",
+                                                            "[[10,8],[10,8]]",
+                                                            "[[[10,8]]]",
+                                                            "[[10,[8]]]",
+                                                            "[10,8]",
+                                                            "[0]",
+                                                            "[null]",
+                                                            "[\\\"w\\\"]",
+                                                            "[{}]",
+                                                            R"([{\"w\":[10,8]}])",
+                                                            "[[10]]",
+                                                            "[[10,8,0]]",
+                                                            "[[10,1,8,0]]",
+                                                            "[[10,-1]]",
+                                                            "[[10,8.0]]",
+                                                            "[[10,9]]",
+                                                            "[[1,0]]",
+                                                            "[[18446744073709551615,0]]",
+                                                            "[[4611686018427387904,0]]",
+                                                            "[[10,18446744073709551615]]",
+                                                            "[[10,8]][]",
+                                                            "[[10,8]] x",
+                                                            R"([[10,8]]\u0000)",
+                                                            "[[" + std::string(100'000, '1') + "]]",
+                                                            std::string(100'000, '[')}) {
+    EXPECT_EQ(CodeOf(Parse(OwnFile(fields, slices))), ErrorCode::kDataLoss)
+        << slices.substr(0, 200);
+  }
+  // The forms of one format are damage in the other.
+  EXPECT_EQ(CodeOf(Parse(OwnFile(kOwnFields, "[[10,8]]"))), ErrorCode::kDataLoss);
 }
 
 TEST(OwnImageTest, ExtrasAreChecked) {

@@ -53,6 +53,7 @@ void CheckPart(const std::string& file, const ParsedImage& image, size_t part, s
   Result<ParsedImage> parsed = Parse(file);
   ASSERT_TRUE(parsed) << parsed.error().ToString();
   EXPECT_EQ(parsed->identity, image.identity);
+  EXPECT_EQ(parsed->format, image.format);
   EXPECT_EQ(parsed->metadata.at("holdfast.part"), std::to_string(part));
   EXPECT_EQ(parsed->metadata.at("holdfast.parts"), std::to_string(parts));
   for (const PlacedTensor& piece : parsed->tensors) {
@@ -128,9 +129,10 @@ std::vector<PartPlan> CheckParts(const std::string& bytes, uint32_t count) {
   return *plans;
 }
 
-std::string ImageOf(const std::vector<TensorSpec>& specs, std::span<const ExtraSize> extras = {}) {
+std::string ImageOf(const std::vector<TensorSpec>& specs, std::span<const ExtraSize> extras = {},
+                    uint32_t format = kImageFormat) {
   Random random(21);
-  Result<ImageLayout> layout = ImageLayout::Plan(specs);
+  Result<ImageLayout> layout = ImageLayout::Plan(specs, {}, format);
   EXPECT_TRUE(layout) << layout.error().ToString();
   return MakeImage(*layout, Identity(), extras, random).value();
 }
@@ -210,7 +212,8 @@ TEST(PlanPartsTest, RandomShapesAndCounts) {
     if (random.OneIn(2)) extras.push_back({"rng", random.Below(300)});
     if (random.OneIn(3)) extras.push_back({"none", 0});
     if (random.OneIn(3)) extras.push_back({"data", random.Below(9000)});
-    CheckParts(ImageOf(specs, extras), 1 + static_cast<uint32_t>(random.Below(8)));
+    const uint32_t format = 1 + static_cast<uint32_t>(round) % kImageFormatMax;
+    CheckParts(ImageOf(specs, extras, format), 1 + static_cast<uint32_t>(random.Below(8)));
     ASSERT_FALSE(HasFailure()) << "round " << round;
   }
 }

@@ -180,6 +180,8 @@ class Client:
         copy_threads: the number of threads that copy during a restore.
         device_backend: the name of the device backend, for tensors on devices. None:
             $HOLDFAST_DEVICE_BACKEND, else "cuda".
+        image_format: the format of the versions' headers: 1, or 2, which is shorter and which
+            releases without format 2 cannot read. None: $HOLDFAST_IMAGE_FORMAT, else 1.
 
     Raises:
         InvalidArgumentError: names every defect of the arguments and tensors.
@@ -193,7 +195,8 @@ class Client:
                  wait_for_slot: float = 0.0, connect_timeout: float = 10.0,
                  agent_timeout: float = 0.5, start_offline: bool = False,
                  extra_bytes_max: int = 1 << 20, extra_count_max: int = 16,
-                 copy_threads: int = 2, device_backend: str | None = None) -> None:
+                 copy_threads: int = 2, device_backend: str | None = None,
+                 image_format: int | None = None) -> None:
         # The native client keeps this list, and thereby the owners of the memory, alive.
         self._native = _native.Client(
             job=check_job(job), rank=rank, world=world, run_id=run_id, socket_path=socket_path,
@@ -201,7 +204,7 @@ class Client:
             wait_ms=_ms(wait_for_slot), connect_timeout_ms=_ms(connect_timeout),
             agent_timeout_ms=_ms(agent_timeout), start_offline=start_offline,
             extra_bytes_max=extra_bytes_max, extra_count_max=extra_count_max,
-            copy_threads=copy_threads)
+            copy_threads=copy_threads, image_format=image_format or 0)
         self._log_lock = threading.Lock()
 
     def _forward_log(self) -> None:

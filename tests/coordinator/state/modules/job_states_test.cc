@@ -28,8 +28,9 @@ TEST_F(JobStatesModule, TheNewestCommitsAreSent) {
   }
   job().job_state_changed = true;
   SendJobStates(context, job());
+  const std::vector<JobState> states = SentTo<JobState>(0);
   std::vector<uint64_t> sent;
-  for (const VersionCommit& commit : SentTo<JobState>(0).at(0).commits) {
+  for (const VersionCommit& commit : states.at(0).commits) {
     EXPECT_EQ(commit.version, V(2, commit.digest));
     EXPECT_EQ(commit.world, 2U);
     sent.push_back(commit.digest);
