@@ -75,7 +75,7 @@ TEST_F(WorkerUserTest, AUserBecomesItselfOnly) {
     const Status refused = CheckMayRunAs(*games);
     if (refused.code() != ErrorCode::kPermissionDenied) return 3;
     if (refused.message().find("CAP_SETUID") == std::string::npos) return 4;
-    if (::setuid(0) == 0 || ::setgroups(0, nullptr) == 0) return 5;
+    if (::syscall(SYS_setuid, 0) == 0 || ::syscall(SYS_setgroups, 0, nullptr) == 0) return 5;
     return Capabilities() == 0 ? 0 : 6;
   });
   EXPECT_EQ(code, 0);
@@ -97,7 +97,7 @@ TEST_F(WorkerUserTest, CapabilitiesOfTheAgentEndWithTheChange) {
     if (!BecomeUser(bin->uid, bin->gid, bin->groups.data(), bin->groups.size())) return 4;
     if (::prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_IS_SET, CAP_SETUID, 0, 0) != 0) return 5;
     if (Capabilities() != 0) return 6;
-    return ::setuid(1) == 0 ? 7 : 0;
+    return ::syscall(SYS_setuid, 1) == 0 ? 7 : 0;
   });
   EXPECT_EQ(code, 0);
 }
