@@ -22,6 +22,8 @@ Status LoadCoordinator::Start() {
                   "--set",
                   "retention.keep_last=" + std::to_string(keep_last_),
                   "--set",
+                  "node_lease_ms=" + std::to_string(lease_ms_),
+                  "--set",
                   "data_dir=" + dir_ + "/data"};
   options.log_path = log_path();
   HOLDFAST_ASSIGN_OR_RETURN(process_, local::Process::Start(options));

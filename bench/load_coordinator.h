@@ -15,9 +15,10 @@ namespace holdfast::bench {
 /// Thread-compatible.
 class LoadCoordinator {
  public:
-  /// Versions on disk beyond `keep_last` are removed.
-  explicit LoadCoordinator(std::string dir, uint64_t keep_last = 3)
-      : dir_(std::move(dir)), keep_last_(keep_last) {}
+  /// Versions on disk beyond `keep_last` are removed. A node without a report for `lease_ms` is
+  /// lost.
+  explicit LoadCoordinator(std::string dir, uint64_t keep_last = 3, uint32_t lease_ms = 3000)
+      : dir_(std::move(dir)), keep_last_(keep_last), lease_ms_(lease_ms) {}
   /// Starts the process and waits until it listens.
   Status Start();
   /// Ends the process with SIGKILL, as a machine that loses power would.
@@ -36,6 +37,7 @@ class LoadCoordinator {
 
   const std::string dir_;
   const uint64_t keep_last_;
+  const uint32_t lease_ms_;
   local::Process process_;
   std::vector<local::Process> relays_;
 };

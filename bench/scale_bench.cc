@@ -17,7 +17,7 @@
 #include "bench/simulated_nodes.h"
 
 // holdfast-scale-bench --name ROW [--nodes N] [--ranks R] [--relays R] [--versions V]
-//                      [--interval S] [--attach] [--own-core] [--dir DIR]
+//                      [--interval S] [--lease MS] [--attach] [--own-core] [--dir DIR]
 //
 // Simulated agents with real gRPC streams against a real coordinator process. Without --own-core
 // the agents share the machine's cores with the coordinator, so the figures are upper bounds. The
@@ -44,6 +44,7 @@ struct Options {
   double interval = 1;  // seconds from one version to the next
   double seconds = 10;  // of the measurements of heartbeats and telemetry
   double telemetry_per_second = 10;
+  uint32_t lease_ms = 3000;
   bool attach = false;
   bool own_core = false;
   std::string dir;
@@ -199,7 +200,7 @@ Status Measure(const Options& options) {
   const auto report = [&](const char* what) {
     std::fprintf(stderr, "%s: %s after %.1f s\n", options.name.c_str(), what, SecondsSince(start));
   };
-  LoadCoordinator coordinator(options.dir);
+  LoadCoordinator coordinator(options.dir, 3, options.lease_ms);
   HOLDFAST_RETURN_IF_ERROR(StartCoordinator(options, coordinator));
   HOLDFAST_RETURN_IF_ERROR(coordinator.StartRelays(options.relays));
   HOLDFAST_ASSIGN_OR_RETURN(const ProcessUsage empty, UsageOf(coordinator.pid()));
@@ -244,6 +245,11 @@ int Main(int argc, char** argv) {
   app.add_option("--telemetry", options.telemetry_per_second,
                  "telemetry messages per second and agent")
       ->check(CLI::Range(0.1, 1000.0))
+      ->capture_default_str();
+  app.add_option(
+         "--lease", options.lease_ms,
+         "milliseconds until a silent node is lost; more where the agents share few processors")
+      ->check(CLI::Range(1000, 600'000))
       ->capture_default_str();
   app.add_flag("--attach", options.attach,
                "restart the coordinator and measure only until all agents are attached again");
