@@ -70,6 +70,7 @@ Result<std::vector<BenchResult>> RunCommit1024(const BenchOptions& options);
 Result<std::vector<BenchResult>> RunCommit16384(const BenchOptions& options);
 Result<std::vector<BenchResult>> RunCommit98352(const BenchOptions& options);
 Result<std::vector<BenchResult>> RunAttach2048(const BenchOptions& options);
+Result<std::vector<BenchResult>> RunAbsentCoordinator(const BenchOptions& options);
 /// Built only with CUDA's headers. Without a device it prints a message and returns no figure.
 Result<std::vector<BenchResult>> RunGpu(const BenchOptions& options);
 

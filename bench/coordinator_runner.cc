@@ -72,6 +72,11 @@ Result<std::vector<BenchResult>> RunCommit98352(const BenchOptions& options) {
       sizes + " --dir " + options.dir);
 }
 
+Result<std::vector<BenchResult>> RunAbsentCoordinator(const BenchOptions& options) {
+  return RunProgram(std::string("holdfast-absent-bench --seconds ") +
+                    (options.quick ? "5" : "600"));
+}
+
 Result<std::vector<BenchResult>> RunAttach2048(const BenchOptions& options) {
   return RunScale(options, "attach_2048", 2048, " --attach");
 }

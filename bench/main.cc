@@ -57,6 +57,8 @@ const std::vector<Bench>& All() {
        RunCommit98352, false, true},
       {"attach_2048", "2,048 agents attach again to a restarted coordinator ÷ the goal",
        RunAttach2048, false, true},
+      {"absent_coordinator", "training without coordinators and etcd for ten minutes ÷ with them",
+       RunAbsentCoordinator, false, true},
 #ifdef HOLDFAST_BENCH_GPU
       {"gpu", "device → sealed slot, restore, stall ÷ one pinned copy", RunGpu},
 #endif
