@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -292,7 +293,9 @@ std::vector<std::string> AsUser(uid_t uid, gid_t gid, const Running& server,
   const std::string variable = fmt::format("{}={} {} {}", kCallVariable,
                                            server.endpoint().ToString(), server.name(), methods);
   const char* const arguments[] = {"call", "--gtest_filter=ChildTest.Call", nullptr};
-  const char* const environment[] = {variable.c_str(), nullptr};
+  const char* sanitizer = std::getenv("TSAN_OPTIONS");
+  const std::string options = fmt::format("TSAN_OPTIONS={}", sanitizer == nullptr ? "" : sanitizer);
+  const char* const environment[] = {variable.c_str(), options.c_str(), nullptr};
   const pid_t child = ::fork();
   if (child == 0) {  // only calls that are safe after fork() in a process with threads
     ::dup2(ends[1], kReplyFd);
