@@ -47,6 +47,7 @@ struct Bench {
 /// Each of these has its own file.
 Result<std::vector<BenchResult>> RunChecksum(const BenchOptions& options);
 Result<std::vector<BenchResult>> RunAllocation(const BenchOptions& options);
+Result<std::vector<BenchResult>> RunFirstSave(const BenchOptions& options);
 Result<std::vector<BenchResult>> RunErasure(const BenchOptions& options);
 Result<std::vector<BenchResult>> RunTransport(const BenchOptions& options);
 Result<std::vector<BenchResult>> RunParity(const BenchOptions& options);

@@ -29,6 +29,8 @@ const std::vector<Bench>& All() {
   static const std::vector<Bench> all = {
       {"checksum", "CRC-32C ÷ plain ISA-L", RunChecksum},
       {"allocation", "reserving slots ÷ with one thread", RunAllocation},
+      {"first_save", "start of a job → first save ÷ fallocate of its slots", RunFirstSave, false,
+       true},
       {"erasure", "encode and decode ÷ plain ISA-L", RunErasure},
       {"transport", "peer transport over loopback ÷ iperf3", RunTransport},
       {"parity", "sealed → committed at peer ÷ the slower of transport and encode; bytes sent",
