@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <functional>
+#include <future>
 #include <optional>
 #include <thread>
 
@@ -22,16 +23,15 @@ namespace {
 constexpr uint32_t kSlots = 3;
 constexpr std::chrono::seconds kTimeout(120);
 
-/// Runs `one` for each number below `count` on its own thread. Returns the first error.
+/// Runs `one` for each number below `count` on its own thread. Returns the last error.
 Status InParallel(uint32_t count, const std::function<Status(uint32_t)>& one) {
-  std::vector<Status> outcomes(count);
-  std::vector<std::thread> threads;
-  for (uint32_t i = 0; i < count; ++i) {
-    threads.emplace_back([&, i] { outcomes[i] = one(i); });
+  std::vector<std::future<Status>> running;
+  for (uint32_t i = 0; i < count; ++i) running.push_back(std::async(std::launch::async, one, i));
+  Status status;
+  for (std::future<Status>& each : running) {
+    if (Status ended = each.get(); !ended.ok()) status = std::move(ended);
   }
-  for (std::thread& thread : threads) thread.join();
-  const auto failed = std::ranges::find_if(outcomes, [](const Status& s) { return !s.ok(); });
-  return failed == outcomes.end() ? Status::Ok() : *failed;
+  return status;
 }
 
 /// The times from the start of the ranks, in seconds.
@@ -52,14 +52,14 @@ Result<FirstSave> SaveFirst(uint32_t ranks, std::vector<float>& tensor) {
   Status status;
   {
     local::Cluster cluster(options);
-    HOLDFAST_RETURN_IF_ERROR(cluster.Start());
+    status = cluster.Start();
     std::vector<std::optional<v1::Client>> clients(ranks);
     const std::vector<v1::Tensor> state = {v1::Whole("w", tensor, {tensor.size()})};
     const auto begin = std::chrono::steady_clock::now();
     const auto since = [begin] {
       return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     };
-    status = InParallel(ranks, [&](uint32_t rank) -> Status {
+    const auto connect_and_save = [&](uint32_t rank) -> Status {
       v1::Options connection;
       connection.job = "bench";
       connection.run_id = "first";
@@ -72,7 +72,8 @@ Result<FirstSave> SaveFirst(uint32_t ranks, std::vector<float>& tensor) {
       if (!client.ok()) return FromClient(client.status());
       clients[rank].emplace(std::move(*client));
       return FromClient(clients[rank]->Save(1));
-    });
+    };
+    if (status.ok()) status = InParallel(ranks, connect_and_save);
     took.saved = since();
     if (status.ok()) status = FromClient(clients[0]->Wait(1, v1::Tier::kMemory, kTimeout));
     took.committed = since();

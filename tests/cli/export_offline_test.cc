@@ -230,7 +230,7 @@ TEST_F(ExportTest, KilledBeforeTheFirstRenameNoFileIsPublished) {
   for (const std::string& name : SortedNamesIn(folder_ / "out")) EXPECT_EQ(name[0], '.') << name;
 }
 
-#if !defined(__SANITIZE_ADDRESS__)  // AddressSanitizer keeps freed memory
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // both keep more memory
 TEST_F(ExportTest, MemoryIsBounded) {
   // A model of 192 MiB, column-sharded over two ranks.
   {

@@ -155,6 +155,13 @@ class CompatTest : public ProtectedCluster {
       AwaitAgent(node);
     }
   }
+  /// Replaces coordinator and agents by those of one version. They find versions only on the disks.
+  void StartAgainFromDisks(bool previous) {
+    UsePreviousCoordinator(previous);
+    ASSERT_NO_FATAL_FAILURE(RestartCoordinator());
+    UsePreviousAgents(previous ? std::vector<int>{0, 1, 2} : std::vector<int>{});
+    ASSERT_NO_FATAL_FAILURE(LoseMemory());
+  }
   VersionId SaveUntilOnDisk() {
     const bool on_disk =
         job_->SaveUntil([&] { return job_->Newest(v1::Tier::kDisk).has_value(); }, kTimeout);
@@ -267,20 +274,14 @@ TEST_F(CompatTest, DisksOfThePreviousVersionAreRestored) {
   UsePreviousCoordinator(true);
   ASSERT_NO_FATAL_FAILURE(Start(kNodes, 1));
   const VersionId promised = SaveUntilOnDisk();
-  UsePreviousCoordinator(false);
-  ASSERT_NO_FATAL_FAILURE(RestartCoordinator());
-  UsePreviousAgents({});
-  ASSERT_NO_FATAL_FAILURE(LoseMemory());
+  ASSERT_NO_FATAL_FAILURE(StartAgainFromDisks(false));
   ExpectBack(promised, {});
 }
 
 TEST_F(CompatTest, DisksOfThisVersionAreRestoredByThePrevious) {
   ASSERT_NO_FATAL_FAILURE(Start(kNodes, 1));
   const VersionId promised = SaveUntilOnDisk();
-  UsePreviousCoordinator(true);
-  ASSERT_NO_FATAL_FAILURE(RestartCoordinator());
-  UsePreviousAgents({0, 1, 2});
-  ASSERT_NO_FATAL_FAILURE(LoseMemory());
+  ASSERT_NO_FATAL_FAILURE(StartAgainFromDisks(true));
   ExpectBack(promised, {});
 }
 
@@ -289,21 +290,27 @@ TEST_F(CompatTest, ThePreviousVersionRefusesFormat2AndKeepsItsFiles) {
   ASSERT_EQ(::setenv("HOLDFAST_IMAGE_FORMAT", "2", 1), 0);
   ASSERT_NO_FATAL_FAILURE(Start(kNodes, 1));
   const VersionId promised = SaveUntilOnDisk();
-  UsePreviousCoordinator(true);
-  ASSERT_NO_FATAL_FAILURE(RestartCoordinator());
-  UsePreviousAgents({0, 1, 2});
-  ASSERT_NO_FATAL_FAILURE(LoseMemory());
+  ASSERT_NO_FATAL_FAILURE(StartAgainFromDisks(true));
   const Status opened = job_->Open();
   ASSERT_TRUE(opened.ok()) << opened.ToString();
   ASSERT_FALSE(job_->Restore(kTimeout).has_value());
   EXPECT_THAT(AgentLog(0), HasSubstr("the image has format 2")) << Evidence();
 
-  UsePreviousCoordinator(false);
-  job_->Close();
-  ASSERT_NO_FATAL_FAILURE(RestartCoordinator());
-  UsePreviousAgents({});
-  ASSERT_NO_FATAL_FAILURE(LoseMemory());
+  ASSERT_NO_FATAL_FAILURE(StartAgainFromDisks(false));
   ExpectBack(promised, {});
+  ::unsetenv("HOLDFAST_IMAGE_FORMAT");
+}
+
+// A user who chose format 2 too early: the job goes on, and learns why nothing is saved.
+TEST_F(CompatTest, PreviousAgentsRefuseSavesInFormat2) {
+  UsePreviousAgents({0, 1, 2});
+  ASSERT_EQ(::setenv("HOLDFAST_IMAGE_FORMAT", "2", 1), 0);
+  ASSERT_NO_FATAL_FAILURE(Start(kNodes, 1));
+  const uint64_t step = job_->Save();
+  const auto sealed = job_->client(0).Wait(step, v1::Tier::kMemory, kTimeout);
+  ASSERT_FALSE(sealed.ok());
+  EXPECT_THAT(sealed.message(), HasSubstr("format 2")) << Evidence();
+  EXPECT_GT(job_->Save(), step);
   ::unsetenv("HOLDFAST_IMAGE_FORMAT");
 }
 
