@@ -161,23 +161,24 @@ Status MeasureIdle(const Options& options, SimulatedNodes& nodes, pid_t pid) {
   return Status::Ok();
 }
 
-/// Starts the coordinator. With --own-core it gets processor 0 alone, and this process and all that
-/// it starts from now on get the others.
-Status StartCoordinator(const Options& options, LoadCoordinator& coordinator) {
-  if (!options.own_core) return coordinator.Start();
-  cpu_set_t first;
-  cpu_set_t others;
-  CPU_ZERO(&first);
-  CPU_ZERO(&others);
-  CPU_SET(0, &first);
-  for (int cpu = 1; cpu < CPU_SETSIZE; ++cpu) CPU_SET(cpu, &others);
-  if (::sched_setaffinity(0, sizeof first, &first) != 0) {
-    return ErrnoStatus(errno, "using processor 0");
-  }
-  const Status started = coordinator.Start();
-  if (::sched_setaffinity(0, sizeof others, &others) != 0) {
-    return ErrnoStatus(errno, "using the processors other than 0");
-  }
+/// Lets this process, and all that it starts from now on, use the processors from `first` to before
+/// `end`.
+Status UseProcessors(int first, int end) {
+  cpu_set_t processors;
+  CPU_ZERO(&processors);
+  for (int cpu = first; cpu < end; ++cpu) CPU_SET(cpu, &processors);
+  if (::sched_setaffinity(0, sizeof processors, &processors) == 0) return Status::Ok();
+  return ErrnoStatus(errno, fmt::format("using the processors from {}", first));
+}
+
+/// Runs `start`. With --own-core the processes that it starts get only the first `processors`, and
+/// this process gets all but the first one.
+template <typename Starter>
+Status StartOn(int processors, const Options& options, const Starter& start) {
+  if (!options.own_core) return start();
+  HOLDFAST_RETURN_IF_ERROR(UseProcessors(0, processors));
+  const Status started = start();
+  HOLDFAST_RETURN_IF_ERROR(UseProcessors(1, CPU_SETSIZE));
   return started;
 }
 
@@ -185,7 +186,7 @@ Status MeasureAttach(const Options& options, SimulatedNodes& nodes, LoadCoordina
   coordinator.Kill();
   HOLDFAST_RETURN_IF_ERROR(nodes.AwaitDetached());
   const auto start = SteadyClock::now();
-  HOLDFAST_RETURN_IF_ERROR(StartCoordinator(options, coordinator));
+  HOLDFAST_RETURN_IF_ERROR(StartOn(1, options, [&] { return coordinator.Start(); }));
   const double listening = SecondsSince(start);
   HOLDFAST_RETURN_IF_ERROR(nodes.AwaitAttached());
   Print(options.name, SecondsSince(start), kAttachSeconds, "s",
@@ -201,8 +202,9 @@ Status Measure(const Options& options) {
     std::fprintf(stderr, "%s: %s after %.1f s\n", options.name.c_str(), what, SecondsSince(start));
   };
   LoadCoordinator coordinator(options.dir, 3, options.lease_ms);
-  HOLDFAST_RETURN_IF_ERROR(StartCoordinator(options, coordinator));
-  HOLDFAST_RETURN_IF_ERROR(coordinator.StartRelays(options.relays));
+  HOLDFAST_RETURN_IF_ERROR(StartOn(1, options, [&] { return coordinator.Start(); }));
+  HOLDFAST_RETURN_IF_ERROR(
+      StartOn(CPU_SETSIZE, options, [&] { return coordinator.StartRelays(options.relays); }));
   HOLDFAST_ASSIGN_OR_RETURN(const ProcessUsage empty, UsageOf(coordinator.pid()));
   SimulatedNodes nodes(coordinator.agent_endpoints(), options.load);
   HOLDFAST_RETURN_IF_ERROR(nodes.AwaitAttached());
@@ -254,7 +256,7 @@ int Main(int argc, char** argv) {
   app.add_flag("--attach", options.attach,
                "restart the coordinator and measure only until all agents are attached again");
   app.add_flag("--own-core", options.own_core,
-               "the coordinator runs on processor 0, and everything else on the others");
+               "the coordinator runs on processor 0, its relays on any, the agents on the others");
   app.add_option("--dir", options.dir, "empty folder for the coordinator, with a short path")
       ->required();
   CLI11_PARSE(app, argc, argv);
