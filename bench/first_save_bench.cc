@@ -36,7 +36,7 @@ Status InParallel(uint32_t count, const std::function<Status(uint32_t)>& one) {
 }
 
 /// Touches nearly all free memory and frees it at once. A virtual machine may have lent its free
-/// memory back to its host; without this, whoever comes first pays for fetching it.
+/// memory back to its host; without this, the first of two measurements pays for fetching it.
 Status TouchFreeMemory() {
   const uint32_t threads = std::max(1U, std::thread::hardware_concurrency());
   struct sysinfo memory_of_machine = {};

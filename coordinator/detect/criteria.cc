@@ -47,7 +47,7 @@ double ChangeZ(const Track& track, const RoleBaseline& baseline) {
 }
 
 double LongChangeZ(const Track& track, const RoleBaseline& baseline) {
-  const double usual = 1.4826 * std::max(baseline.shifts.Median(), kLongShiftMin);
+  const double usual = 1.4826 * std::max(baseline.lasting_shifts.Median(), kLongShiftMin);
   const double noise = std::max(baseline.noise, track.own_noise());
   return track.lasting_shift() / std::max(usual, track.lasting_shift_error(noise));
 }

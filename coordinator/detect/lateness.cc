@@ -34,7 +34,6 @@ constexpr uint32_t kFirstWindows = 32;      // of a communicator, in which windo
 constexpr double kTransfersDiffer = 0.05;   // of the average bytes of the usual member
 constexpr double kTransfersFollow = 0.125;  // weight of one window in such averages
 constexpr double kSmallSpreads = 1.5;       // least small change, in spreads
-constexpr size_t kManyMembers = 32;         // one member does not move their median
 /// Median and 80th percentile of the absolute difference of two normal values, in standard
 /// deviations.
 constexpr double kDifferenceMedian = 0.954;
@@ -364,12 +363,13 @@ void Lateness::RecordWindow(double wall_ns, double operations, RoleBaseline& bas
   RecordSpread(baseline);
   const double spread = std::max(baseline.spread, kSpreadMin);
   // If work differs, it also changes over time, and its correction is an estimate. A comparison
-  // with the past is then reliable only for long-lasting changes among many members.
+  // with the past is then reliable only for long-lasting changes.
   const double least = static_cast<double>(options_.late_ns_min) / wall_ns;
-  const double small = work_differs_ ? options_.slower_share : options_.small_share;
-  small_change_min_ = n < kManyMembers ? std::numeric_limits<double>::infinity()
-                                       : std::max({small, least, kSmallSpreads * spread});
   constexpr double kNever = std::numeric_limits<double>::infinity();
+  const double small = work_differs_ || !many() ? options_.slower_share : options_.small_share;
+  // The spread of a few members is that of their work, as of the stages of a pipeline.
+  const double scatter = many() ? spread : std::max(baseline.noise, kSpreadMin);
+  small_change_min_ = n < 4 ? kNever : std::max({small, least, kSmallSpreads * scatter});
   const LatenessThresholds from{
       .peers = !equal_work_ ? kNever : std::max({options_.late_share, least, 2 * spread}),
       .past = work_differs_ ? kNever : std::max({options_.slower_share, least, spread}),
@@ -384,6 +384,8 @@ void Lateness::RecordWindow(double wall_ns, double operations, RoleBaseline& bas
       const double shift = track.shift();
       // 0: the reference itself.
       if (shift != 0 && !FewExamined()) baseline.shifts.Add(std::abs(shift));
+      const double lasting = track.lasting_shift();
+      if (lasting != 0 && !FewExamined()) baseline.lasting_shifts.Add(std::abs(lasting));
     }
     for (size_t level = 0; level < reached; ++level) ++baseline.very_late[level];
     suspicious_ |= std::max(track.late_count(options_.windows),

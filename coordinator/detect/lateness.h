@@ -25,8 +25,9 @@ struct RoleBaseline {
   Recent<double, 64> slopes;   // own nanoseconds per byte moved, if the members' bytes differ
   Recent<double, 64> noises;   // spread of a member's excess between windows far apart, as a share
   Recent<double, 64> shifts;   // absolute changes of members against their own past
-  double spread = 0;           // the median of the spreads, updated from time to time
-  double noise = 0;            // the median of the noises, updated likewise
+  Recent<double, 64> lasting_shifts;  // likewise, of changes that have lasted
+  double spread = 0;                  // the median of the spreads, updated from time to time
+  double noise = 0;                   // the median of the noises, updated likewise
   std::array<uint64_t, Track::kLevels> very_late{};  // windows in which a member was very late
   uint64_t windows = 0;                              // of all members
 };
@@ -36,6 +37,8 @@ class Lateness {
   /// In a job of so few ranks, a role has one or two pairs, and each of them is half of what noise
   /// is learned from.
   static constexpr uint32_t kSmallJob = 4;
+  /// One member of 32 does not move their median.
+  static constexpr size_t kManyMembers = 32;
 
   Lateness(uint32_t members, const DetectorOptions& options, bool small_job = false);
 
@@ -47,6 +50,7 @@ class Lateness {
            const std::vector<bool>& excused, bool equal_work, RoleBaseline& baseline);
 
   const std::vector<Track>& tracks() const { return tracks_; }
+  bool many() const { return tracks_.size() >= kManyMembers; }
   /// Whether some member may be late for long, or often, and should be examined.
   bool suspicious() const { return suspicious_; }
   /// The least long-lasting change to examine, as a share of a window.

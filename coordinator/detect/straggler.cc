@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <set>
 
 #include "coordinator/detect/criteria.h"
@@ -25,6 +26,8 @@ constexpr double kPairNoise = 3.5;  // times the noise of a window that a change
 constexpr double kUnstableFactor = 2;
 constexpr double kUnstablePairFactor = 4;
 constexpr double kLateBeforeFactor = 2;    // times the least z, for a rank that was late before
+constexpr double kSamePaceFactor = 1.5;    // likewise, if iterations are not longer than before
+constexpr double kSmallNsMin = 60e9;       // a small change among few members has lasted this long
 constexpr double kCorrectionShare = 0.35;  // of the time subtracted for more work: it may be wrong
 /// An iteration that became longer by more than this many times a rank's change has another cause.
 constexpr double kUnexplainedFactor = 3;
@@ -89,6 +92,7 @@ class StragglerFinder {
   double BusyOf(const CommClass& of) const;
   double LaterThanPeers(const Member& member, bool always);
   double ClearlyLate(const Member& member);
+  double SmallZMin(const Member& member) const;
   bool HasOtherCause(double change_ns) const;
   bool MayHaveNoEffect(const Member& member) const;
   bool IsInherited(uint32_t rank, const std::set<std::pair<Index, uint32_t>>& places) const;
@@ -219,6 +223,19 @@ bool StragglerFinder::MayHaveNoEffect(const Member& member) const {
          input_.watches[member.comm]->ring.differs();
 }
 
+/// Returns the least z-score of a small lasting change. Among few members, a disturbance of one may
+/// last for many windows, and the estimate of unequal work may drift.
+double StragglerFinder::SmallZMin(const Member& member) const {
+  const Track& track = member.track;
+  if (member.lateness.many()) return options_.small_z_min;
+  const bool corrected = track.lasting_shift() < kCorrectionShare * member.correction;
+  const double lasted_ns = (Track::kRecent + Track::kLong) * member.lateness.window_ns();
+  if (corrected || lasted_ns < kSmallNsMin) return std::numeric_limits<double>::infinity();
+  const bool late_before = track.usual() >= kSimilarShare * track.lasting();
+  return options_.small_z_min * (late_before ? kLateBeforeFactor : 1) *
+         (input_.pace.shift() ? 1 : kSamePaceFactor);
+}
+
 /// `comm`: kNone for the steps.
 Member StragglerFinder::MemberOf(Index comm, uint32_t position) const {
   const bool steps = comm == kNone;
@@ -292,9 +309,9 @@ Finding StragglerFinder::Examine(const Member& member) {
     const double z_min = options_.slower_z_min * (late_before ? kLateBeforeFactor : 1);
     if (enough(z, z_min, count)) finding.slower_z = z;
   }
-  if (small) {
+  if (small && (lateness.many() || (own && !shared))) {
     const double z = LongChangeZ(track, member.baseline);
-    if (z > doubt * options_.small_z_min) finding.small_z = z;
+    if (z > doubt * SmallZMin(member)) finding.small_z = z;
   }
   if (clear_z > doubt * kImmediateFactor * options_.z_min) finding.clear_z = clear_z;
   return finding;

@@ -86,6 +86,25 @@ TEST(ProgramMatrixTest, ARankOfARingThatIsSlowFromTheStartIsFound) {
   }
 }
 
+/// The stages of a pipeline have different work, so each of these few members is only compared with
+/// its own past.
+TEST(ProgramMatrixTest, ASmallChangeOfAStageIsFoundOnceItHasLasted) {
+  for (const uint64_t seed : {5, 19, 20, 29, 45}) {
+    EXPECT_TRUE(RunOf(Family::kPipeline, "two-gpus", seed).exact) << seed;
+  }
+  for (const uint64_t seed : {12, 25, 30, 44}) {
+    EXPECT_TRUE(RunOf(Family::kExperts, "gpu-5%", seed).exact) << seed;
+  }
+}
+
+/// Eighty windows of short iterations are a few seconds, in which the work of experts may change.
+TEST(ProgramMatrixTest, ChangesOfAFewSecondsAmongFewMembersAreNone) {
+  for (uint64_t seed = 0; seed < 3; ++seed) {
+    const Outcome outcome = RunOf(Family::kInterleaved, "none", seed, {"20 ms iterations"}, 120);
+    EXPECT_EQ(outcome.wrong.size(), 0U) << seed;
+  }
+}
+
 /// While it computes, the sends of one of them wait for the other, so its own time does not show.
 TEST(ProgramMatrixTest, NeighboursWithOlderGpusInARingAreOfASlowerKind) {
   for (const uint64_t seed : {7, 8, 9, 11, 15}) {
