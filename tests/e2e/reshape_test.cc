@@ -8,8 +8,10 @@
 
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <thread>
 #include <tuple>
 
 #include "testing/cluster/observer.h"
@@ -83,6 +85,37 @@ class ReshapeTest : public ClusterTest {
       if (at != std::string::npos) formats.insert(std::stoi(head.substr(at + kKey.size())));
     }
     return formats;
+  }
+
+  std::string PageOf(int node) const { return fmt::format("{}/n{}.prom", root_, node); }
+  /// The bytes that the node has received from other nodes, once they do not change any more.
+  double Received(int node) const {
+    constexpr std::string_view kMetric = "\nholdfast_agent_peer_received_bytes_total ";
+    std::string last;
+    for (int same = 0; same < 3;) {
+      std::this_thread::sleep_for(milliseconds(1'000));  // the time between two writes of the page
+      const std::string page = ReadAll(PageOf(node));
+      const size_t at = page.find(kMetric);
+      if (at == std::string::npos) continue;
+      const size_t value = at + kMetric.size();
+      const std::string now = page.substr(value, page.find('\n', value) - value);
+      same = now == last ? same + 1 : 0;
+      last = now;
+    }
+    return std::stod(last);
+  }
+  /// The bytes of the version's shards on the node's disks.
+  double ShardBytes(int node, VersionId version) const {
+    const std::string name = "/v" + ToString(version) + "/rank-";
+    uintmax_t bytes = 0;
+    for (const std::string& dir : cluster_->DataDirs(node)) {
+      for (const auto& entry : std::filesystem::recursive_directory_iterator(dir)) {
+        const std::string path = entry.path().string();
+        const bool shard = path.find(name) != std::string::npos;
+        if (shard && entry.is_regular_file()) bytes += entry.file_size();
+      }
+    }
+    return static_cast<double>(bytes);
   }
 
   std::string NewestThatSurvivesPowerCut() const {
@@ -193,6 +226,49 @@ TEST_F(ReshapeTest, ShardsOfBothFormatsAreRestored) {
     EXPECT_EQ(*own->extra("who"), "rank 3 of 4");
   }
   ::unsetenv("HOLDFAST_IMAGE_FORMAT");
+}
+
+/// All ranks load all tensors at the same time. The chunks that the ranks of a node need from the
+/// other node travel once.
+TEST_F(ReshapeTest, ANodeReceivesEachByteOfTheOtherNodeOnce) {
+  options_.disk_every = 1;
+  for (int node : {0, 1}) {
+    options_.agent_settings_of[node] = {"metrics.textfile=" + PageOf(node),
+                                        "metrics.textfile_period_s=1"};
+  }
+  ASSERT_NO_FATAL_FAILURE(Start());
+  ASSERT_NO_FATAL_FAILURE(Open(Spread(8)));
+  const auto saved = job_->SaveUntil(v1::Tier::kDisk, kTimeout);
+  ASSERT_TRUE(saved.has_value()) << Evidence();
+  const std::vector<double> shards = {ShardBytes(0, *saved), ShardBytes(1, *saved)};
+  constexpr int kWorld = 6;
+  ASSERT_NO_FATAL_FAILURE(Open(Spread(kWorld)));
+  const std::vector<double> before = {Received(0), Received(1)};
+  std::vector<v1::VersionReader> readers;
+  for (int rank = 0; rank < kWorld; ++rank) {
+    auto reader = job_->client(rank).OpenReader(std::nullopt, kTimeout);
+    ASSERT_TRUE(reader.ok()) << reader.status().ToString();
+    readers.push_back(std::move(*reader));
+  }
+  std::vector<std::future<Status>> ranks;
+  for (v1::VersionReader& reader : readers) {
+    ranks.push_back(std::async(std::launch::async, [&reader, version = *saved] {
+      std::vector<ReshapingJob::Owned> all = ReshapingJob::Everything();
+      const v1::Status loaded = reader.Load(ReshapingJob::Described(all), kTimeout);
+      return loaded.ok() ? ReshapingJob::Check(all, version) : InternalError(loaded.ToString());
+    }));
+  }
+  for (std::future<Status>& rank : ranks) {
+    const Status right = rank.get();
+    EXPECT_TRUE(right.ok()) << right.ToString();
+  }
+  for (int node : {0, 1}) {
+    const double needed = shards[1 - node];
+    const double received = Received(node) - before[node];
+    EXPECT_GE(received, 0.95 * needed) << "node " << node;
+    EXPECT_LE(received, 1.02 * needed) << "node " << node;
+    RecordProperty(fmt::format("ratio_{}", node), std::to_string(received / needed));
+  }
 }
 
 TEST_F(ReshapeTest, ShardsOfALostNodeAreDecoded) {
