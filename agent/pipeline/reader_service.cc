@@ -39,8 +39,7 @@ Status OpenReader::Read(Rank rank, uint64_t offset, uint32_t place, uint64_t byt
     allocated[place] = needed;
   }
   const auto into = memory.memory().subspan(begin, bytes);
-  // With one trainer there is nothing to share.
-  return reader->Read(rank, offset, into, reader.use_count() > 1);
+  return reader->Read(rank, offset, into, shared);
 }
 
 ReaderService::ReaderService(const RestoreTools& tools, LoopQueue& loop, SessionTable& sessions,
@@ -147,6 +146,8 @@ void ReaderService::OnMade(uint64_t session_id, const WaitingReader& wanted, boo
   const uint32_t number = session->readers.next_number++;
   Session::Reader& opened = session->readers.open[number];
   opened.open = made->open;
+  // Others open theirs at about the same time, some only after this one has begun to read.
+  opened.open->shared = sessions_.CountOf(session->job) > 1;
   opened.own_slot = own_slot;
   ReplyMessage reply;
   reply.header.ticket = wanted.ticket;

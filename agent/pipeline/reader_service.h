@@ -26,6 +26,7 @@ struct OpenReader {
   std::shared_ptr<VersionReader> reader;
   MemoryFile memory;
   std::array<uint64_t, kReadPlaces> allocated{};  // bytes of each place
+  bool shared = false;  // other trainers of the job on this node may read the same chunks
 };
 
 /// The version readers of this node's trainers, through which ranks of a resharded job read parts

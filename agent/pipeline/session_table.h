@@ -45,6 +45,11 @@ class SessionTable {
     Session* session = FindJoined(job, rank);
     return session != nullptr && session->state == Session::State::kReady ? session : nullptr;
   }
+  /// The job's sessions on this node.
+  size_t CountOf(const std::string& job) const {
+    return static_cast<size_t>(std::ranges::count_if(
+        sessions_, [&](const auto& entry) { return entry.second->job == job; }));
+  }
   bool HasSessionOf(const std::string& job) const {
     return std::any_of(sessions_.begin(), sessions_.end(),
                        [&](const auto& entry) { return entry.second->job == job; });
