@@ -14,6 +14,7 @@
 #include <optional>
 #include <thread>
 
+#include "agent/arena/headroom.h"
 #include "base/fd.h"
 #include "bench/bench.h"
 #include "bench/live_client.h"
@@ -36,12 +37,15 @@ Status InParallel(uint32_t count, const std::function<Status(uint32_t)>& one) {
 }
 
 /// Touches nearly all free memory and frees it at once. A virtual machine may have lent its free
-/// memory back to its host; without this, the first of two measurements pays for fetching it.
+/// memory back to its host; without this, the first of two measurements pays for fetching it. Stays
+/// below the limits of this process's cgroups.
 Status TouchFreeMemory() {
   const uint32_t threads = std::max(1U, std::thread::hardware_concurrency());
   struct sysinfo memory_of_machine = {};
   if (::sysinfo(&memory_of_machine) != 0) return ErrnoStatus(errno, "sysinfo");
-  const uint64_t share = memory_of_machine.freeram * memory_of_machine.mem_unit / 10 * 9 / threads;
+  const uint64_t free = std::min<uint64_t>(memory_of_machine.freeram * memory_of_machine.mem_unit,
+                                           agent::AvailableMemory().bytes);
+  const uint64_t share = free / 10 * 9 / threads;
   return InParallel(threads, [&](uint32_t) -> Status {
     void* const memory =
         ::mmap(nullptr, share, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -11,7 +11,6 @@
 #include <future>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <thread>
 #include <tuple>
 
 #include "testing/cluster/observer.h"
@@ -88,21 +87,25 @@ class ReshapeTest : public ClusterTest {
   }
 
   std::string PageOf(int node) const { return fmt::format("{}/n{}.prom", root_, node); }
-  /// The bytes that the node has received from other nodes, once they do not change any more.
+  /// The bytes that the node has received from other nodes, from a page that the agent has begun
+  /// after this call: the second that it writes.
   double Received(int node) const {
     constexpr std::string_view kMetric = "\nholdfast_agent_peer_received_bytes_total ";
-    std::string last;
-    for (int same = 0; same < 3;) {
-      std::this_thread::sleep_for(milliseconds(1'000));  // the time between two writes of the page
-      const std::string page = ReadAll(PageOf(node));
-      const size_t at = page.find(kMetric);
-      if (at == std::string::npos) continue;
-      const size_t value = at + kMetric.size();
-      const std::string now = page.substr(value, page.find('\n', value) - value);
-      same = now == last ? same + 1 : 0;
-      last = now;
+    std::filesystem::file_time_type written;
+    for (int pages = 0; pages < 3; ++pages) {
+      EXPECT_TRUE(WaitUntil(
+          [&] {
+            std::error_code none;
+            const auto last = written;
+            written = std::filesystem::last_write_time(PageOf(node), none);
+            return !none && written != last;
+          },
+          kTimeout));
     }
-    return std::stod(last);
+    const std::string page = ReadAll(PageOf(node));
+    const size_t at = page.find(kMetric);
+    EXPECT_NE(at, std::string::npos) << page;
+    return at == std::string::npos ? 0 : std::stod(page.substr(at + kMetric.size()));
   }
   /// The bytes of the version's shards on the node's disks.
   double ShardBytes(int node, VersionId version) const {

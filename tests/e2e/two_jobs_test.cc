@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <csignal>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "testing/cluster/training.h"
 #include "tests/e2e/cluster_test.h"
