@@ -45,6 +45,11 @@ if(HOLDFAST_SANITIZE)
   add_compile_options(-fsanitize=${HOLDFAST_SANITIZE} -fno-omit-frame-pointer
                       -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${HOLDFAST_SANITIZE})
+  if(HOLDFAST_SANITIZE STREQUAL "thread")
+    # Libraries that are not instrumented must not call the instrumented std::string of a program:
+    # ThreadSanitizer would report races in them (tests/tsan.supp).
+    add_link_options($<$<STREQUAL:$<TARGET_PROPERTY:TYPE>,EXECUTABLE>:-Wl,--version-script=${CMAKE_CURRENT_LIST_DIR}/local_symbols.map>)
+  endif()
   # With inlined checks, GCC 12 warns about impossible paths (GCC bug 105562 and similar ones).
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-Wno-stringop-overflow>

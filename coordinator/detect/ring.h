@@ -26,7 +26,7 @@ class RingWaits {
     double mean_ns = 0;
     uint64_t started_ns = 0;  // the last receive; 0: none
     double interval_ns = 0;   // mean time between the starts of two receives
-    uint32_t receives = 0;  // at most kRemembered
+    uint32_t receives = 0;    // at most kRemembered
   };
   std::vector<Wait> waits_;
 };

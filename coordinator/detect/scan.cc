@@ -1,6 +1,7 @@
 #include "coordinator/detect/scan.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace holdfast::detect {
 namespace {
@@ -11,6 +12,7 @@ constexpr Clock::Duration kLength = std::chrono::seconds(10);
 constexpr Clock::Duration kFollowing = std::chrono::seconds(20);
 /// For which the same connection must be found. Congestion is usually shorter.
 constexpr Clock::Duration kLasting = std::chrono::seconds(60);
+constexpr Clock::Duration kLastingCongested = std::chrono::seconds(90);
 constexpr uint64_t kOperations = 8;
 // The operations of some programs are minutes apart. A comparison waits for them, and measures
 // fewer. The next one begins at once: to measure rare operations costs little.
@@ -50,19 +52,19 @@ bool ConnectionScan::HasEnough(Clock::TimePoint now, Clock::TimePoint last_opera
   return last_operation > begin_ + kRecordsArrive && now - last_operation > kRecordsArrive;
 }
 
-void ConnectionScan::Advance(Clock::TimePoint now, Clock::TimePoint last_operation, bool longer) {
+void ConnectionScan::Advance(Clock::TimePoint now, const Signals& signals) {
   if (begin_ == Clock::TimePoint()) begin_ = now + kPause;
-  if (longer && !longer_ && !measures_) begin_ = now;
-  longer_ = longer;
+  if (signals.longer && !longer_ && !measures_) begin_ = now;
+  longer_ = signals.longer;
   if (now < begin_) return;
   const bool follows = std::any_of(groups_.begin(), groups_.end(),
                                    [](const auto& group) { return !group.second.hot.empty(); });
   const Clock::Duration length = now - begin_;
   const bool ends = length >= (follows ? kFollowing : kLength) &&
-                    (length >= kAtMost || HasEnough(now, last_operation));
+                    (length >= kAtMost || HasEnough(now, signals.last_operation));
   if (ends) {
     const bool rare = OperationsNeeded(now) == kRareOperations;
-    const bool found = End(now);
+    const bool found = End(now, signals.congested ? kLastingCongested : kLasting);
     begin_ = now + (rare || (found && slow_.empty()) ? Clock::Duration(0) : kPause);
   }
   measures_ = now >= begin_;
@@ -104,8 +106,9 @@ std::optional<ConnectionScan::Slow> ConnectionScan::Compare(const Group& group) 
   return Slow{.blame = *blame, .past = true, .operations = operations};
 }
 
-/// Ends a comparison. Returns whether it has found a slow connection.
-bool ConnectionScan::End(Clock::TimePoint now) {
+/// Ends a comparison. Returns whether it has found a slow connection. `lasting`: for which a
+/// connection must be slow.
+bool ConnectionScan::End(Clock::TimePoint now, Clock::Duration lasting) {
   bool found = false;
   slow_.clear();
   for (auto& [of, group] : groups_) {
@@ -117,19 +120,19 @@ bool ConnectionScan::End(Clock::TimePoint now) {
       }
     }
     group.matrix.Clear();
-    if (!slow || slow->blame.widespread) {
-      group.hot.clear();
-      continue;
-    }
+    const std::map<Key, Clock::TimePoint> before = std::exchange(group.hot, {});
+    if (slow ? slow->blame.widespread : enough && !before.empty()) congested_at_ = now;
+    if (!slow || slow->blame.widespread) continue;
     found = true;
-    const auto& hot = slow->blame.hot_edges;
-    const bool again = std::any_of(hot.begin(), hot.end(), [&](const Edge& edge) {
-      return std::find(group.hot.begin(), group.hot.end(), edge) != group.hot.end();
-    });
-    if (!again) group.since = begin_;
-    group.hot = hot;
-    slow->lasting = now - group.since;
-    if (slow->lasting >= kLasting && again) slow_.push_back(std::move(*slow));
+    Clock::TimePoint since = begin_;
+    for (const Edge& edge : slow->blame.hot_edges) {
+      const Key key(edge.from.value, edge.to.value);
+      const auto known = before.find(key);
+      group.hot[key] = known == before.end() ? begin_ : known->second;
+      since = std::min(since, group.hot[key]);
+    }
+    slow->lasting = now - since;
+    if (slow->lasting >= lasting && since < begin_) slow_.push_back(std::move(*slow));
   }
   return found;
 }

@@ -19,10 +19,13 @@ class ConnectionScan {
 
   /// Adds what a rank sent to a peer.
   void Add(const RankTransfers& transfers, const CommClass& of, uint32_t world);
-  /// Ends a comparison that has measured enough. `last_operation`: when the last record of an
-  /// operation arrived. `longer`: iterations are longer than before, so that the next comparison
-  /// need not wait.
-  void Advance(Clock::TimePoint now, Clock::TimePoint last_operation, bool longer);
+  struct Signals {
+    Clock::TimePoint last_operation;  // when the last record of an operation arrived
+    bool longer = false;     // iterations are longer than before: the next comparison need not wait
+    bool congested = false;  // congestion was seen recently: a slow connection must last longer
+  };
+  /// Ends a comparison that has measured enough.
+  void Advance(Clock::TimePoint now, const Signals& signals);
   /// Whether connections should be measured now.
   bool measures() const { return measures_; }
 
@@ -34,6 +37,8 @@ class ConnectionScan {
   };
   /// The connections that have been found for long enough.
   const std::vector<Slow>& slow() const { return slow_; }
+  /// When connections without a common end were last found slow, or a slow one was no longer.
+  Clock::TimePoint congested_at() const { return congested_at_; }
   /// Compares costs of connections of the class with their past; see DelayMatrix::FindChanged.
   std::optional<DelayMatrix::Blame> FindChanged(const CommClass& of,
                                                 const std::vector<DelayMatrix::Cost>& costs) const;
@@ -45,15 +50,16 @@ class ConnectionScan {
     explicit Group(size_t cells_max) : matrix(cells_max) {}
     DelayMatrix matrix;                      // of this comparison
     std::map<Key, Recent<double, 8>> usual;  // costs in earlier comparisons that found nothing
-    std::vector<Edge> hot;                   // found by the previous comparison
-    Clock::TimePoint since;                  // begin of the first comparison that found them
+    /// The slow connections of the previous comparison, each with the begin of the first of the
+    /// consecutive comparisons that found it.
+    std::map<Key, Clock::TimePoint> hot;
   };
   bool HasEnough(Clock::TimePoint now, Clock::TimePoint last_operation) const;
   uint64_t OperationsNeeded(Clock::TimePoint now) const;
   std::optional<Slow> Compare(const Group& group) const;
   static std::vector<DelayMatrix::Cost> ChangesOf(const Group& group,
                                                   const std::vector<DelayMatrix::Cost>& costs);
-  bool End(Clock::TimePoint now);
+  bool End(Clock::TimePoint now, Clock::Duration lasting);
 
   const DetectorOptions options_;
   std::map<CommClass, Group> groups_;
@@ -61,6 +67,7 @@ class ConnectionScan {
   bool measures_ = false;
   bool longer_ = false;
   std::vector<Slow> slow_;
+  Clock::TimePoint congested_at_ = Clock::TimePoint::min();
 };
 
 }  // namespace holdfast::detect

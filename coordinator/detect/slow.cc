@@ -17,6 +17,8 @@ constexpr size_t kRingMin = 4;           // members of a ring; two or three may 
 constexpr double kIndependentSteps = 3;  // without an operation: ranks do not wait for each other
 constexpr double kUnstableWindows = 25;
 constexpr double kUnstableWindowNs = 1e9;
+constexpr Clock::Duration kLateWhileCongested = std::chrono::seconds(90);
+
 bool IsPlausible(const CollectiveRecord& record) {
   return static_cast<uint8_t>(record.kind) < kCollectiveKinds && record.sequence < kSequenceMax &&
          record.bytes <= kBytesMax && record.ended_ns > record.started_ns &&
@@ -173,6 +175,22 @@ void SlownessDetector::AddStepEnds(const Table& table, std::vector<Verdict>& ver
   }
 }
 
+/// Removes the stragglers that have not lasted long enough if congestion was seen recently. Ranks
+/// look late while transfers of others are slow, which is not always measured.
+void SlownessDetector::HoldBack(std::vector<Verdict>& verdicts, Clock::TimePoint now) {
+  std::map<uint32_t, Clock::TimePoint> late_since;
+  for (const Verdict& verdict : verdicts) {
+    const uint32_t rank = verdict.ranks.front().value;
+    const auto before = late_since_.find(rank);
+    late_since[rank] = before == late_since_.end() ? now : before->second;
+  }
+  late_since_ = std::move(late_since);
+  if (!transfers_.congested(now)) return;
+  std::erase_if(verdicts, [&](const Verdict& verdict) {
+    return now - late_since_.at(verdict.ranks.front().value) < kLateWhileCongested;
+  });
+}
+
 void SlownessDetector::AddPace(std::vector<Verdict>& verdicts) const {
   const auto shift = pace_.shift();
   if (!shift) return;
@@ -213,6 +231,7 @@ std::vector<Verdict> SlownessDetector::Evaluate(Table& table, Clock::TimePoint n
                                                   .pace = pace_,
                                                   .transfers_unstable = now < unstable_until_});
   AddStepEnds(table, verdicts);
+  HoldBack(verdicts, now);
   for (Verdict& verdict : transfers_.Find(watches_, table, now,
                                           {last_operation_, pace_.shift().has_value(), probed})) {
     verdicts.push_back(std::move(verdict));

@@ -41,6 +41,7 @@ class SlownessDetector {
   void StartSteps(const Table& table);
   void FinishSteps(const Table& table, Clock::TimePoint now);
   void AddStepEnds(const Table& table, std::vector<Verdict>& verdicts) const;
+  void HoldBack(std::vector<Verdict>& verdicts, Clock::TimePoint now);
   void AddPace(std::vector<Verdict>& verdicts) const;
 
   const DetectorOptions options_;
@@ -52,7 +53,8 @@ class SlownessDetector {
   std::unique_ptr<Steps> steps_;     // made with the first step
   std::vector<uint32_t> all_ranks_;  // filled with the first step
   StepEnds step_ends_;
-  Clock::TimePoint last_operation_;  // when the last record of an operation arrived
+  std::map<uint32_t, Clock::TimePoint> late_since_;  // by rank, of the stragglers at present
+  Clock::TimePoint last_operation_;                  // when the last record of an operation arrived
   Pace pace_;
 };
 

@@ -14,11 +14,14 @@ constexpr Clock::Duration kMatrixMin = std::chrono::seconds(5);
 constexpr Clock::Duration kSlowMin = std::chrono::seconds(20);  // least length of a slowdown
 constexpr Clock::Duration kSlowMax = std::chrono::seconds(120);
 constexpr Clock::Duration kMatrixWait = std::chrono::seconds(60);
-constexpr Clock::Duration kProbeMin = std::chrono::seconds(10);  // if no connection is measured
+constexpr Clock::Duration kOthersWait = std::chrono::seconds(20);  // for other slow classes
+constexpr Clock::Duration kProbeMin = std::chrono::seconds(10);    // if no connection is measured
 constexpr size_t kMatrixCellsPerMember = 16;
 constexpr size_t kWantedMax = 64;
 constexpr double kExplainedShare = 0.5;  // of an operation's slowdown, by the slowest connection
 constexpr size_t kFabricCommsMin = 4;
+/// After congestion, for which one connection is named only if comparisons keep finding it.
+constexpr Clock::Duration kCongested = std::chrono::minutes(30);
 
 Verdict SlowVerdict(std::string evidence) {
   return {.fault = FaultClass::kCommSlow,
@@ -113,77 +116,130 @@ SlowTransfers::Pool& SlowTransfers::OpenPool(const CommClass& of, const Table& t
   return pool;
 }
 
-std::vector<Verdict> SlowTransfers::Find(const Watches& watches, const Table& table,
-                                         Clock::TimePoint now, const Signals& signals) {
-  wanted_.clear();
+/// Learns from slow transfers that have ended: congestion ends without help.
+void SlowTransfers::LearnFromEnded(const Watches& watches, Clock::TimePoint now) {
+  uint64_t ended = 0;
   for (const auto& watch : watches) {
-    if (watch) longest_ended_ = std::max(longest_ended_, watch->transfers.longest_ended());
+    if (!watch) continue;
+    ended += watch->transfers.ended();
+    longest_ended_ = std::max(longest_ended_, watch->transfers.longest_ended());
   }
-  size_t watched = 0;
-  size_t slow_count = 0;
+  if (ended > ended_) congested_until_ = now + kCongested;
+  ended_ = ended;
+}
+
+SlowTransfers::Present SlowTransfers::PresentOf(const Watches& watches, const Table& table) const {
   // If congestion has ended before without help, more congestion must last longer to be reported.
   const auto min_duration = std::clamp<Clock::Duration>(longest_ended_ * 3 / 2, kSlowMin, kSlowMax);
-  std::map<CommClass, std::pair<Index, TransferMonitor::Slow>> slowest;
-  std::map<CommClass, size_t> slow_of_class;
-  std::map<uint32_t, size_t> slowing_of_rank;
-  size_t slowing = 0;
+  Present present;
+  std::map<uint32_t, uint32_t> slowing_of_rank;
+  uint32_t slowing = 0;
   for (Index comm = 0; comm < watches.size(); ++comm) {
     if (!watches[comm]) continue;
-    ++watched;
+    ++present.watched;
+    if (!watches[comm]->transfers.slowing()) continue;
+    ++slowing;
+    for (const uint32_t rank : table.comm(comm).members) ++slowing_of_rank[rank];
+    const CommClass of = ClassOf(comm, watches, table);
+    present.slowing.insert(of);
     const auto slow = watches[comm]->transfers.slow(min_duration);
-    if (watches[comm]->transfers.slowing()) {
-      ++slowing;
-      for (const uint32_t rank : table.comm(comm).members) ++slowing_of_rank[rank];
-    }
     if (!slow) continue;
-    ++slow_count;
-    ++slow_of_class[ClassOf(comm, watches, table)];
-    const auto [at, first] = slowest.try_emplace(ClassOf(comm, watches, table), comm, *slow);
-    if (!first && at->second.second.z < slow->z) at->second = {comm, *slow};
+    ++present.slow;
+    const auto [at, first] = present.classes.try_emplace(of, SlowClass{comm, *slow});
+    ++at->second.communicators;
+    if (at->second.slow.z < slow->z) {
+      at->second.comm = comm;
+      at->second.slow = *slow;
+    }
   }
-  const bool common_rank = std::any_of(slowing_of_rank.begin(), slowing_of_rank.end(),
-                                       [&](auto& entry) { return entry.second == slowing; });
-  std::erase_if(pools_, [&](const auto& pool) { return slowest.count(pool.first) == 0; });
-  std::optional<Verdict> widespread;
-  std::vector<Verdict> found;
-  for (const auto& [of, example] : slowest) {
+  present.common_rank = std::any_of(slowing_of_rank.begin(), slowing_of_rank.end(),
+                                    [&](auto& entry) { return entry.second == slowing; });
+  return present;
+}
+
+/// Asks for measurements of the connections of slow classes, and searches the measured ones for the
+/// cause.
+void SlowTransfers::Measure(const Present& present, const Watches& watches, const Table& table,
+                            Clock::TimePoint now) {
+  std::erase_if(pools_, [&](const auto& pool) { return !present.classes.contains(pool.first); });
+  for (const auto& [of, example] : present.classes) {
     Pool& pool = OpenPool(of, table, now);
     for (Index comm = 0; comm < watches.size() && wanted_.size() < kWantedMax; ++comm) {
       if (watches[comm] && ClassOf(comm, watches, table) == of)
         wanted_.push_back(table.comm(comm).id);
     }
-    const auto& [comm, slow] = example;
     const bool enough =
         pool.matrix.operations() >= kMatrixOperations && now - pool.since >= kMatrixMin;
-    const auto blame = enough ? pool.matrix.Find(options_) : std::nullopt;
-    pool.widespread |= blame && blame->widespread;
+    pool.blame = enough ? pool.matrix.Find(options_) : std::nullopt;
+    pool.widespread |= pool.blame && pool.blame->widespread;
     // The slowest connection must explain a large part of the operation's slowdown.
-    const bool explains =
-        blame && blame->ratio - 1 >= kExplainedShare * (slow.now_ns / slow.usual_ns - 1);
-    if (explains && !pool.widespread) {
-      Name(*blame, kUsualConnection, pool.matrix.operations(), table,
-           found.emplace_back(SlowVerdict(InWords(slow, table.comm(comm)))));
-    } else if (const bool located =
-                   signals.probed && pool.matrix.operations() == 0 && now - pool.since >= kProbeMin;
-               located || pool.widespread || now - pool.since > kMatrixWait) {
-      Verdict verdict = SlowVerdict(InWords(slow, table.comm(comm)));
-      const auto changed = scan_.FindChanged(of, pool.matrix.Costs());
-      if (!pool.widespread && changed && !changed->widespread) {
-        Name(*changed, "before", pool.matrix.operations(), table,
-             found.emplace_back(std::move(verdict)));
-        continue;
-      }
-      if (!pool.widespread) {
-        NamePair(slow_of_class[of] == 1 && common_rank, table.comm(comm), table, verdict);
-        found.push_back(std::move(verdict));
-        continue;
-      }
+    const double slowdown = example.slow.now_ns / example.slow.usual_ns - 1;
+    if (pool.blame && pool.blame->ratio - 1 < kExplainedShare * slowdown) pool.blame.reset();
+  }
+}
+
+/// Whether the slow connections of different classes have no common end.
+bool SlowTransfers::HaveNoCommonEnd() const {
+  std::map<uint32_t, size_t> classes_of_rank;
+  size_t classes = 0;
+  for (const auto& [of, pool] : pools_) {
+    if (!pool.blame || pool.widespread) continue;
+    ++classes;
+    ++classes_of_rank[pool.blame->edge.from.value];
+    ++classes_of_rank[pool.blame->edge.to.value];
+  }
+  return classes > 0 && std::none_of(classes_of_rank.begin(), classes_of_rank.end(),
+                                     [&](const auto& entry) { return entry.second == classes; });
+}
+
+std::vector<Verdict> SlowTransfers::Find(const Watches& watches, const Table& table,
+                                         Clock::TimePoint now, const Signals& signals) {
+  wanted_.clear();
+  LearnFromEnded(watches, now);
+  const Present present = PresentOf(watches, table);
+  Measure(present, watches, table, now);
+  const bool no_common_end = HaveNoCommonEnd();
+  std::optional<Verdict> widespread;
+  std::vector<Verdict> found;
+  for (const auto& [of, example] : present.classes) {
+    Pool& pool = pools_.at(of);
+    pool.widespread |= pool.blame && no_common_end;
+    // The connections of other slow classes may have another end.
+    const bool others_measured =
+        now - pool.since >= kOthersWait ||
+        std::all_of(present.slowing.begin(), present.slowing.end(), [&](const CommClass& other) {
+          const auto measured = pools_.find(other);
+          return measured != pools_.end() &&
+                 measured->second.matrix.operations() >= kMatrixOperations;
+        });
+    const CommInfo& comm = table.comm(example.comm);
+    const uint64_t operations = pool.matrix.operations();
+    Verdict verdict = SlowVerdict(InWords(example.slow, comm));
+    if (pool.blame && !pool.widespread) {
+      if (!others_measured || congested(now)) continue;
+      Name(*pool.blame, kUsualConnection, operations, table, verdict);
+      found.push_back(std::move(verdict));
+      continue;
+    }
+    const bool located = signals.probed && operations == 0 && now - pool.since >= kProbeMin;
+    if (!located && !pool.widespread && now - pool.since <= kMatrixWait) continue;
+    if (pool.widespread) {
       verdict.fault = FaultClass::kFabric;
       verdict.evidence.emplace_back("the slow connections have no common end: no rank is blamed");
       if (!widespread) widespread = std::move(verdict);
+      continue;
     }
+    const auto changed = scan_.FindChanged(of, pool.matrix.Costs());
+    if (changed && !changed->widespread) {
+      if (congested(now)) continue;
+      Name(*changed, "before", operations, table, verdict);
+    } else {
+      NamePair(example.communicators == 1 && present.common_rank, comm, table, verdict);
+    }
+    found.push_back(std::move(verdict));
   }
-  if (!widespread && slow_count >= kFabricCommsMin && slow_count * 2 >= watched && found.empty()) {
+  if (!widespread && present.slow >= kFabricCommsMin && present.slow * 2 >= present.watched &&
+      found.empty()) {
     widespread = {.fault = FaultClass::kFabric,
                   .ranks = {},
                   .edge = {},
@@ -192,17 +248,23 @@ std::vector<Verdict> SlowTransfers::Find(const Watches& watches, const Table& ta
                   .action = Action::kAlert,
                   .evidence = {fmt::format(
                       "transfers are slow in {} of {} communicators at once: no rank is blamed",
-                      slow_count, watched)}};
+                      present.slow, present.watched)}};
   }
-  if (widespread) return {std::move(*widespread)};
-  if (slowest.empty()) Scan(table, now, signals.last_operation, signals.longer, found);
+  if (widespread) {
+    congested_until_ = now + kCongested;
+    found = {std::move(*widespread)};
+  }
+  if (present.classes.empty() || congested(now)) {
+    Scan(table, now, {signals.last_operation, signals.longer, congested(now)}, found);
+  }
   return found;
 }
 
 /// Adds what the periodic comparison of all connections has found.
-void SlowTransfers::Scan(const Table& table, Clock::TimePoint now, Clock::TimePoint last_operation,
-                         bool longer, std::vector<Verdict>& verdicts) {
-  scan_.Advance(now, last_operation, longer);
+void SlowTransfers::Scan(const Table& table, Clock::TimePoint now,
+                         const ConnectionScan::Signals& signals, std::vector<Verdict>& verdicts) {
+  scan_.Advance(now, signals);
+  if (scan_.congested_at() == now) congested_until_ = now + kCongested;
   for (Index comm = 0; scan_.measures() && comm < table.comms().size(); ++comm) {
     if (wanted_.size() == kWantedMax) break;
     if (table.comm(comm).members.size() > 1) wanted_.push_back(table.comm(comm).id);

@@ -75,6 +75,7 @@ void TransferMonitor::EndStretch(Series& series) {
     return;
   }
   if (series.slow_stretches >= kSlowStretchesMin) {
+    ++ended_;
     longest_ended_ = std::max(longest_ended_, series.begin - series.slow_since);
   }
   series.slow_stretches = 0;

@@ -36,7 +36,8 @@ class TransferMonitor {
     return std::any_of(series_.begin(), series_.end(),
                        [](const Series& series) { return series.slow_stretches > 0; });
   }
-  /// The longest slowdown that has ended.
+  /// The slowdowns that have ended, and the longest of them.
+  uint32_t ended() const { return ended_; }
   Clock::Duration longest_ended() const { return longest_ended_; }
   /// Whether some kind took more than 1.5 times as long in the last stretch. Slow transfers can
   /// make ranks look late.
@@ -69,6 +70,7 @@ class TransferMonitor {
 
   DetectorOptions options_;
   std::vector<Series> series_;
+  uint32_t ended_ = 0;
   Clock::Duration longest_ended_{0};
 };
 

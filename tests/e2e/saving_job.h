@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -55,7 +56,7 @@ class SavingJob {
   std::vector<std::vector<uint64_t>> states_;  // by rank
   std::vector<std::unique_ptr<v1::Client>> clients_;
   uint64_t starts_ = 0;  // equals the incarnation
-  uint64_t step_ = 0;
+  std::atomic<uint64_t> step_{0};  // a test may read it while another thread saves
 };
 
 template <typename Condition>

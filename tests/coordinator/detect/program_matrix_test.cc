@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "testing/sim/program/run.h"
 
 namespace holdfast::sim::program {
@@ -118,6 +120,28 @@ TEST(ProgramMatrixTest, OlderGpusInARingDoNotBecomeSlower) {
   for (const uint64_t seed : {32, 39}) {
     const Outcome outcome = RunOf(Family::kSendReceive, "none", seed, {"mixed gpus half"}, 1800);
     EXPECT_EQ(outcome.wrong.size(), 0U) << seed;
+  }
+}
+
+/// In each of these jobs a rank or a connection would be named without one of the rules for
+/// congestion: slow connections of all communicators must have a common end, and a slow connection
+/// or rank must last longer once congestion was seen.
+TEST(ProgramMatrixTest, CongestionBlamesNoRankAndNoConnection) {
+  struct Job {
+    Family family;
+    uint64_t seed;
+    double time_s;
+    uint32_t names_max = 0;
+  };
+  for (const Job& job : {Job{Family::kTensorData, 10, 1800}, Job{Family::kPipeline, 1, 1800},
+                         Job{Family::kPipeline, 3, 1800}, Job{Family::kPipeline, 4, 1800},
+                         Job{Family::kPipeline, 37, 400}, Job{Family::kInterleaved, 5, 1800},
+                         Job{Family::kInterleaved, 106, 300, 1}, Job{Family::kThree, 5, 1800},
+                         Job{Family::kThree, 45, 400}}) {
+    const Outcome outcome = RunOf(job.family, "none", job.seed, {"congestion waves"}, job.time_s);
+    const auto names = std::count_if(outcome.wrong.begin(), outcome.wrong.end(),
+                                     [](const FalseVerdict& wrong) { return wrong.names; });
+    EXPECT_LE(names, job.names_max) << ToString(job.family) << " " << job.seed;
   }
 }
 

@@ -19,6 +19,7 @@ class Ring {
   /// Sets how many times as long rank `from` waits for the next rank.
   void SetFactor(uint32_t from, double factor) { factors_[from] = factor; }
   void SetLonger(bool longer) { longer_ = longer; }
+  void SetCongested() { congested_ = true; }
   /// Runs for some time, or until a slow connection is found. Returns how long it ran.
   int RunFor(int time_s) {
     for (int second = 0; second < time_s; ++second) {
@@ -27,13 +28,15 @@ class Ring {
       if (at_s_ % every_s_ == 0) Operate();
       // Some ranks report the operation a second later.
       if (at_s_ % every_s_ <= 1) last_operation_ = now_;
-      scan_.Advance(now_, last_operation_, longer_);
+      scan_.Advance(now_, {last_operation_, longer_, congested_});
       if (!scan_.slow().empty()) return second + 1;
     }
     return time_s;
   }
   const std::vector<ConnectionScan::Slow>& slow() const { return scan_.slow(); }
   bool measures() const { return scan_.measures(); }
+  /// Whether the scan has seen congestion in the last `seconds`.
+  bool saw_congestion(int time_s) const { return scan_.congested_at() > now_ - seconds(time_s); }
 
  private:
   void Operate() {
@@ -57,6 +60,7 @@ class Ring {
   const int every_s_;
   int at_s_ = 0;
   bool longer_ = false;
+  bool congested_ = false;
   Clock::TimePoint now_ = kNow;
   Clock::TimePoint last_operation_;
 };
@@ -100,11 +104,45 @@ TEST(ConnectionScanTest, CongestionOfLessThanAMinuteIsNotReported) {
   }
 }
 
+TEST(ConnectionScanTest, AfterCongestionAConnectionMustBeSlowForNinetySeconds) {
+  Ring ring(4);
+  ring.SetCongested();
+  ring.SetFactor(1, 2);
+  EXPECT_LT(ring.RunFor(300), 180);
+  ASSERT_EQ(ring.slow().size(), 1U);
+  EXPECT_GE(ring.slow()[0].lasting, seconds(90));
+}
+
+/// Each comparison finds two slow connections, one of which the comparison before has found too.
+TEST(ConnectionScanTest, DifferentSlowConnectionsInARowAreNotOneThatLasts) {
+  Ring ring(8);
+  EXPECT_EQ(ring.RunFor(60), 60);
+  for (uint32_t first = 0; first < 8; ++first) {
+    ring.SetFactor((first + 7) % 8, 1);
+    ring.SetFactor(first, 2);
+    ring.SetFactor((first + 1) % 8, 2);
+    EXPECT_EQ(ring.RunFor(20), 20) << first;
+  }
+}
+
+TEST(ConnectionScanTest, ASlowConnectionThatIsAsUsualAgainWasCongestion) {
+  Ring ring(4);
+  ring.RunFor(200);
+  EXPECT_FALSE(ring.saw_congestion(200));
+  ring.SetFactor(1, 2);
+  ring.RunFor(45);
+  EXPECT_FALSE(ring.saw_congestion(200)) << "it may be a fault";
+  ring.SetFactor(1, 1);
+  ring.RunFor(75);
+  EXPECT_TRUE(ring.saw_congestion(200));
+}
+
 TEST(ConnectionScanTest, SlowConnectionsWithoutACommonEndAreNotReported) {
   Ring ring(6);
   ring.SetFactor(1, 2);
   ring.SetFactor(4, 2);
   EXPECT_EQ(ring.RunFor(300), 300);
+  EXPECT_TRUE(ring.saw_congestion(100));
 }
 
 TEST(ConnectionScanTest, OfRareOperationsEachIsMeasured) {
