@@ -63,7 +63,9 @@ TEST_F(RocksStoreTest, WritesNothingIntoAForeignDirectory) {
   EXPECT_EQ(files, 1U);
 }
 
-TEST_F(RocksStoreTest, ACommitThatReturnedSurvivesSigkill) {
+/// Runs before the other tests, since a child of a process with threads must not start any.
+using RocksStoreDeathTest = RocksStoreTest;
+TEST_F(RocksStoreDeathTest, ACommitThatReturnedSurvivesSigkill) {
   int pipe_fds[2];
   ASSERT_EQ(::pipe(pipe_fds), 0);
   const pid_t child = ::fork();
@@ -75,11 +77,11 @@ TEST_F(RocksStoreTest, ACommitThatReturnedSurvivesSigkill) {
       if (::write(pipe_fds[1], &i, sizeof(i)) != sizeof(i)) ::_exit(1);
     }
   }
+  ::close(pipe_fds[1]);
   uint64_t last = 0;
   while (last < 20) ASSERT_EQ(::read(pipe_fds[0], &last, sizeof(last)), ssize_t{sizeof(last)});
   ::kill(child, SIGKILL);
   ::waitpid(child, nullptr, 0);
-  ::close(pipe_fds[1]);
   while (::read(pipe_fds[0], &last, sizeof(last)) == sizeof(last)) {
   }
   ::close(pipe_fds[0]);
