@@ -192,6 +192,48 @@ bool SlowTransfers::HaveNoCommonEnd() const {
                                      [&](const auto& entry) { return entry.second == classes; });
 }
 
+/// Whether the connections of all slow classes are measured, which may have another end.
+bool SlowTransfers::AreMeasured(const std::set<CommClass>& classes) const {
+  return std::all_of(classes.begin(), classes.end(), [&](const CommClass& of) {
+    const auto pool = pools_.find(of);
+    return pool != pools_.end() && pool->second.matrix.operations() >= kMatrixOperations;
+  });
+}
+
+/// Returns what is known about the slow transfers of a class, if it is certain enough or no more
+/// can be expected. Of class `kFabric` if no rank is to blame.
+std::optional<Verdict> SlowTransfers::Judge(const CommClass& of, const Present& present,
+                                            const Table& table, Clock::TimePoint now,
+                                            bool probed) const {
+  const SlowClass& example = present.classes.at(of);
+  const Pool& pool = pools_.at(of);
+  const CommInfo& comm = table.comm(example.comm);
+  const uint64_t operations = pool.matrix.operations();
+  Verdict verdict = SlowVerdict(InWords(example.slow, comm));
+  if (pool.widespread) {
+    verdict.fault = FaultClass::kFabric;
+    verdict.evidence.emplace_back("the slow connections have no common end: no rank is blamed");
+    return verdict;
+  }
+  const Clock::Duration waited = now - pool.since;
+  if (pool.blame) {
+    const bool alone = waited >= kOthersWait || AreMeasured(present.slowing);
+    if (!alone || congested(now)) return std::nullopt;
+    Name(*pool.blame, kUsualConnection, operations, table, verdict);
+    return verdict;
+  }
+  const bool located = probed && operations == 0 && waited >= kProbeMin;
+  if (!located && waited <= kMatrixWait) return std::nullopt;
+  if (const auto changed = scan_.FindChanged(of, pool.matrix.Costs());
+      changed && !changed->widespread) {
+    if (congested(now)) return std::nullopt;
+    Name(*changed, "before", operations, table, verdict);
+  } else {
+    NamePair(example.communicators == 1 && present.common_rank, comm, table, verdict);
+  }
+  return verdict;
+}
+
 std::vector<Verdict> SlowTransfers::Find(const Watches& watches, const Table& table,
                                          Clock::TimePoint now, const Signals& signals) {
   wanted_.clear();
@@ -201,42 +243,15 @@ std::vector<Verdict> SlowTransfers::Find(const Watches& watches, const Table& ta
   const bool no_common_end = HaveNoCommonEnd();
   std::optional<Verdict> widespread;
   std::vector<Verdict> found;
-  for (const auto& [of, example] : present.classes) {
-    Pool& pool = pools_.at(of);
+  for (auto& [of, pool] : pools_) {
     pool.widespread |= pool.blame && no_common_end;
-    // The connections of other slow classes may have another end.
-    const bool others_measured =
-        now - pool.since >= kOthersWait ||
-        std::all_of(present.slowing.begin(), present.slowing.end(), [&](const CommClass& other) {
-          const auto measured = pools_.find(other);
-          return measured != pools_.end() &&
-                 measured->second.matrix.operations() >= kMatrixOperations;
-        });
-    const CommInfo& comm = table.comm(example.comm);
-    const uint64_t operations = pool.matrix.operations();
-    Verdict verdict = SlowVerdict(InWords(example.slow, comm));
-    if (pool.blame && !pool.widespread) {
-      if (!others_measured || congested(now)) continue;
-      Name(*pool.blame, kUsualConnection, operations, table, verdict);
-      found.push_back(std::move(verdict));
-      continue;
+    auto verdict = Judge(of, present, table, now, signals.probed);
+    if (!verdict) continue;
+    if (verdict->fault != FaultClass::kFabric) {
+      found.push_back(*std::move(verdict));
+    } else if (!widespread) {
+      widespread = std::move(verdict);
     }
-    const bool located = signals.probed && operations == 0 && now - pool.since >= kProbeMin;
-    if (!located && !pool.widespread && now - pool.since <= kMatrixWait) continue;
-    if (pool.widespread) {
-      verdict.fault = FaultClass::kFabric;
-      verdict.evidence.emplace_back("the slow connections have no common end: no rank is blamed");
-      if (!widespread) widespread = std::move(verdict);
-      continue;
-    }
-    const auto changed = scan_.FindChanged(of, pool.matrix.Costs());
-    if (changed && !changed->widespread) {
-      if (congested(now)) continue;
-      Name(*changed, "before", operations, table, verdict);
-    } else {
-      NamePair(example.communicators == 1 && present.common_rank, comm, table, verdict);
-    }
-    found.push_back(std::move(verdict));
   }
   if (!widespread && present.slow >= kFabricCommsMin && present.slow * 2 >= present.watched &&
       found.empty()) {
@@ -267,7 +282,9 @@ void SlowTransfers::Scan(const Table& table, Clock::TimePoint now,
   if (scan_.congested_at() == now) congested_until_ = now + kCongested;
   for (Index comm = 0; scan_.measures() && comm < table.comms().size(); ++comm) {
     if (wanted_.size() == kWantedMax) break;
-    if (table.comm(comm).members.size() > 1) wanted_.push_back(table.comm(comm).id);
+    const CommInfo& info = table.comm(comm);
+    const bool wanted = std::find(wanted_.begin(), wanted_.end(), info.id) != wanted_.end();
+    if (info.members.size() > 1 && !wanted) wanted_.push_back(info.id);
   }
   for (const ConnectionScan::Slow& slow : scan_.slow()) {
     const auto lasting = std::chrono::duration<double>(slow.lasting);

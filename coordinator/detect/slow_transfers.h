@@ -62,6 +62,9 @@ class SlowTransfers {
   void Measure(const Present& present, const Watches& watches, const Table& table,
                Clock::TimePoint now);
   bool HaveNoCommonEnd() const;
+  bool AreMeasured(const std::set<CommClass>& classes) const;
+  std::optional<Verdict> Judge(const CommClass& of, const Present& present, const Table& table,
+                               Clock::TimePoint now, bool probed) const;
   void Scan(const Table& table, Clock::TimePoint now, const ConnectionScan::Signals& signals,
             std::vector<Verdict>& verdicts);
   Pool& OpenPool(const CommClass& of, const Table& table, Clock::TimePoint now);
