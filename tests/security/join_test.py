@@ -29,6 +29,7 @@ class Recorder:
 
     def __init__(self, identity: pathlib.Path):
         self.network, self.decrypted, self.handshakes = bytearray(), bytearray(), 0
+        self._begun, self._ended = 0, 0  # connections
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(identity)
         context.set_alpn_protocols(["h2"])
@@ -37,6 +38,7 @@ class Recorder:
         self.address = f"{HOST}:{self._listener.port}"
 
     def _serve(self, client):
+        self._begun += 1
         inside, outside = ssl.MemoryBIO(), ssl.MemoryBIO()
         tls = self._context.wrap_bio(inside, outside, server_side=True)
         client.settimeout(5)
@@ -62,8 +64,11 @@ class Recorder:
             return
         finally:
             client.close()
+            self._ended += 1
 
     def close(self):
+        """Returns once the server has read what the client sent before it closed the connection."""
+        wait_for(lambda: 0 < self._begun == self._ended, 30, "the end of the connections")
         self._listener.close()
 
 
