@@ -7,6 +7,7 @@
 #include <array>
 #include <cerrno>
 #include <climits>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -31,6 +32,21 @@ std::optional<ProcessStat> StatOf(pid_t pid) {
   fields >> stat.start_ticks;
   if (!fields) return std::nullopt;
   return stat;
+}
+
+std::optional<ProcessorTimes> ProcessorTimesOf(pid_t pid) {
+  std::error_code error;
+  std::optional<ProcessorTimes> times;
+  const std::string tasks = "/proc/" + std::to_string(pid) + "/task";
+  for (const auto& task : std::filesystem::directory_iterator(tasks, error)) {
+    std::ifstream file(task.path() / "schedstat");
+    ProcessorTimes thread;
+    if (!(file >> thread.ran_ns >> thread.waited_ns)) continue;
+    if (!times) times.emplace();
+    times->ran_ns += thread.ran_ns;
+    times->waited_ns += thread.waited_ns;
+  }
+  return times;
 }
 
 uint64_t StartTicksOf(pid_t pid) {

@@ -24,6 +24,15 @@ struct ProcessStat {
 /// Returns nothing when there is no such process.
 std::optional<ProcessStat> StatOf(pid_t pid);
 
+/// The time that the threads of a process had a processor, and that they were ready to run and
+/// waited for one, in ns, summed. The kernel adds a wait once it has ended.
+struct ProcessorTimes {
+  uint64_t ran_ns = 0;
+  uint64_t waited_ns = 0;
+};
+/// Returns nothing if the process has ended or the kernel does not count these times.
+std::optional<ProcessorTimes> ProcessorTimesOf(pid_t pid);
+
 /// Identifies a process. The start time distinguishes it from a later process with the same pid.
 struct ProcessName {
   pid_t pid = 0;

@@ -29,7 +29,8 @@ struct ObservedRank {
   bool alive = true;
   bool ended_orderly = false;  // exit code 0, SIGTERM or SIGINT: an intended end
   char process_state = 0;
-  RankTelemetry telemetry;  // present is false: not connected, or no telemetry
+  uint32_t processor_wait_percent = 0;  // of its threads, together; measured if it makes no steps
+  RankTelemetry telemetry;              // present is false: not connected, or no telemetry
 };
 
 /// The trainers of this node, observed from outside: process state and telemetry. A process that

@@ -22,6 +22,8 @@ constexpr uint64_t kFlightAgeMin = 700'000'000;
 // In nanoseconds. From this age on, digests include which peers are reachable. A hang is reported
 // after 5 s.
 constexpr uint64_t kStuckAge = 2'000'000'000;
+// In nanoseconds. From this age of the last step on, the rank's waits for a processor are measured.
+constexpr uint64_t kNoStepAge = 3'000'000'000;
 
 // How long peers are probed after a request, which the coordinator repeats every few seconds.
 constexpr std::chrono::seconds kProbeTime(10);
@@ -126,6 +128,7 @@ std::vector<pb::Digest> TelemetrySender::DigestsOf(const std::vector<ObservedRan
     rank->set_alive(observed.alive);
     rank->set_ended_orderly(observed.ended_orderly);
     rank->set_process_state(static_cast<uint8_t>(observed.process_state));
+    rank->set_processor_wait_percent(observed.processor_wait_percent);
     if (observed.telemetry.present) Fill(observed.telemetry, with_communicators, rank);
   }
   std::vector<pb::Digest> digests;
@@ -144,6 +147,17 @@ void TelemetrySender::Count(const std::vector<ObservedRank>& observations) {
     counts_.dropped += observed.telemetry.gaps.dropped;
     counts_.overwritten += observed.telemetry.gaps.lost;
     counts_.nonsense += observed.telemetry.gaps.nonsense;
+  }
+}
+
+/// Measures the waits for a processor of ranks that make no steps. On a machine with too many
+/// processes these ranks are slow, and not hung.
+void TelemetrySender::MeasureWaits(uint64_t now_ns, std::vector<ObservedRank>* observations) {
+  for (ObservedRank& observed : *observations) {
+    const bool moves = observed.telemetry.progress.age_ns < kNoStepAge;
+    if (!observed.alive || !observed.telemetry.present || moves) continue;
+    observed.processor_wait_percent =
+        waits_.PercentOf(observed.who.process.pid, observed.process_state, now_ns);
   }
 }
 
@@ -182,6 +196,7 @@ void TelemetrySender::Run() {
     const bool with_communicators = !sent_communicators || poll % kCommunicatorInterval == 0;
     std::vector<ObservedRank> observations = filter_.Take(ranks_.Observe(now), now);
     Count(observations);
+    MeasureWaits(now, &observations);
     std::vector<pb::Digest> digests = DigestsOf(observations, now, with_communicators);
     AddReach(observations, now, &digests);
     for (pb::Digest& digest : digests) digest.set_number(numbers_[digest.job()]++);

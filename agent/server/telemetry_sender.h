@@ -10,6 +10,7 @@
 #include "agent/pipeline/node.h"
 #include "agent/server/digest_batch.h"
 #include "agent/server/observation_filter.h"
+#include "agent/server/processor_waits.h"
 #include "agent/telemetry/gpu_watch.h"
 #include "base/mutex.h"
 #include "base/status.h"
@@ -46,6 +47,7 @@ class TelemetrySender {
  private:
   void Run();
   void Count(const std::vector<ObservedRank>& observations);
+  void MeasureWaits(uint64_t now_ns, std::vector<ObservedRank>* observations);
   void AddReach(const std::vector<ObservedRank>& observations, uint64_t now_ns,
                 std::vector<coordinator::Digest>* digests);
   /// Moves the digests out of `polls`. Returns whether the coordinator has accepted them.
@@ -56,6 +58,7 @@ class TelemetrySender {
   PeerReach& reach_;
   const GpuWatch& gpus_;
   GrpcCoordinatorLink& link_;
+  ProcessorWaits waits_;
   ObservationFilter filter_;
   DigestBatch batch_;
   std::map<std::string, uint64_t> numbers_;                      // of the next digest, by job

@@ -26,6 +26,8 @@ constexpr uint64_t kReportLag = 3'000'000'000;
 constexpr Clock::Duration kNeverReported = std::chrono::hours(24);
 /// A factor on the time that the other ranks needed to reach their first operation.
 constexpr int kUnknownPhaseFactor = 3;
+/// Waits of a rank's threads for a processor that explain why it makes no progress.
+constexpr uint32_t kWaitingPercent = 50;
 
 class HangFinder {
  public:
@@ -263,6 +265,8 @@ class HangFinder {
     // The others may have reached the operation long after the rank's last step.
     const uint64_t idle = patience_.IdleFor(rank);
     if ((!awaited && idle < patience) || ProgressedRecently(rank, patience)) {
+      // On a machine with too many processes the rank is slow. Whether it hangs does not show yet.
+      if (WaitsForProcessor(info.latest)) return std::nullopt;
       return AsSuspicion(std::move(verdict), patience);
     }
     verdict.lasting_ns = std::max(waited, idle);
@@ -331,6 +335,10 @@ class HangFinder {
     const uint64_t patience = patience_.ToBlame(operation, rank, state, now_);
     if (std::min(age, waited) < patience) return AsSuspicion(std::move(verdict), patience);
     return verdict;
+  }
+
+  static bool WaitsForProcessor(const RankState& state) {
+    return state.processor_wait_percent >= kWaitingPercent;
   }
 
   static Verdict AsSuspicion(Verdict verdict, uint64_t patience) {
@@ -455,9 +463,15 @@ class HangFinder {
                                      : state.process_state == 'R' ? "running"
                                      : state.process_state == 't' ? "held by a debugger"
                                                                   : "unknown";
-    return fmt::format("rank {} has not called it; process state {} ({}); in step {} for {}", rank,
-                       state.process_state == 0 ? '?' : state.process_state, meaning, state.step,
-                       InSeconds(state.since_step_ns));
+    std::string text =
+        fmt::format("rank {} has not called it; process state {} ({}); in step {} for {}", rank,
+                    state.process_state == 0 ? '?' : state.process_state, meaning, state.step,
+                    InSeconds(state.since_step_ns));
+    if (WaitsForProcessor(state)) {
+      text += fmt::format("; its threads wait for a processor, together for {} % of the time",
+                          state.processor_wait_percent);
+    }
+    return text;
   }
 
   /// Judges an operation that all members have started and none completes.
@@ -505,8 +519,14 @@ class HangFinder {
                             : operation.left.empty() ? RootState::kCommunicating
                                                      : RootState::kOutsideCommunication;
     const uint64_t patience = patience_.ToBlame(operation, kNone, state, now_);
-    if (operation.youngest_ns < patience) return AsSuspicion(std::move(verdict), patience);
-    return verdict;
+    if (operation.youngest_ns >= patience) return verdict;
+    // A rank without a processor neither sends nor notices that the operation has ended.
+    const bool any_waits = std::any_of(
+        operation.starters.begin(), operation.starters.end(), [&](const auto& starter) {
+          return WaitsForProcessor(table_.rank(starter.rank).latest);
+        });
+    if (any_waits && !is_cut) return std::nullopt;
+    return AsSuspicion(std::move(verdict), patience);
   }
 
   /// Blames a node or a link that is cut off, and returns whether there is one. Such a cut blocks

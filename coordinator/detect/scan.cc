@@ -106,6 +106,12 @@ std::optional<ConnectionScan::Slow> ConnectionScan::Compare(const Group& group) 
   return Slow{.blame = *blame, .past = true, .operations = operations};
 }
 
+/// Whether the edge belongs to what is blamed: one of the slow connections of the rank, or a
+/// connection between the two ranks.
+bool ConnectionScan::IsPartOf(const DelayMatrix::Blame& blame, const Edge& edge) {
+  return blame.rank || edge == blame.edge || edge == Edge{blame.edge.to, blame.edge.from};
+}
+
 /// Ends a comparison. Returns whether it has found a slow connection. `lasting`: for which a
 /// connection must be slow.
 bool ConnectionScan::End(Clock::TimePoint now, Clock::Duration lasting) {
@@ -129,7 +135,7 @@ bool ConnectionScan::End(Clock::TimePoint now, Clock::Duration lasting) {
       const Key key(edge.from.value, edge.to.value);
       const auto known = before.find(key);
       group.hot[key] = known == before.end() ? begin_ : known->second;
-      since = std::min(since, group.hot[key]);
+      if (IsPartOf(slow->blame, edge)) since = std::min(since, group.hot[key]);
     }
     slow->lasting = now - since;
     if (slow->lasting >= lasting && since < begin_) slow_.push_back(std::move(*slow));

@@ -59,6 +59,7 @@ class ConnectionScan {
   std::optional<Slow> Compare(const Group& group) const;
   static std::vector<DelayMatrix::Cost> ChangesOf(const Group& group,
                                                   const std::vector<DelayMatrix::Cost>& costs);
+  static bool IsPartOf(const DelayMatrix::Blame& blame, const Edge& edge);
   bool End(Clock::TimePoint now, Clock::Duration lasting);
 
   const DetectorOptions options_;

@@ -216,6 +216,7 @@ detect::Digest Watcher::Convert(const std::string& node, uint64_t agent_start,
     state.alive = observed.alive();
     state.ended_orderly = observed.ended_orderly();
     state.process_state = static_cast<char>(observed.process_state());
+    state.processor_wait_percent = observed.processor_wait_percent();
     state.phases = PhaseBits(observed.phases());
     state.step = observed.step();
     job.step = std::max(job.step, observed.step());

@@ -1,10 +1,13 @@
 // Jobs that the coordinator runs. After failures of workers and nodes, the job recovers without an
 // operator, and ends with the parameters of an uninterrupted run, byte for byte.
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <sched.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -27,6 +30,7 @@ using nlohmann::json;
 using std::chrono::milliseconds;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 constexpr milliseconds kTimeout(120'000);
 constexpr uint64_t kSteps = 120;
 // The detection times that the product promises.
@@ -289,9 +293,82 @@ TEST_F(RunTest, AHealthyJobOnALoadedMachineHasNoIncident) {
   EXPECT_TRUE(Incidents().empty()) << Incidents().dump(1);
   const json answer = CliJson({"incidents", "--job", "lm"});
   for (const json& one : answer["incidents"]) {
-    EXPECT_THAT(one["kind"].get<std::string>(), ::testing::Not(HasSubstr("hang"))) << one.dump(1);
+    EXPECT_THAT(one["kind"].get<std::string>(), Not(HasSubstr("hang"))) << one.dump(1);
     EXPECT_NE(one["kind"], "dead") << one.dump(1);
   }
+}
+
+/// Processes that take all time of a processor from another one.
+class Starvation {
+ public:
+  explicit Starvation(pid_t victim) : victim_(victim) {
+    // The time of a processor that an idle process gets is divided by the number of the others.
+    for (int i = 0; i < 4; ++i) burners_.push_back(Burn());
+    Give(SCHED_IDLE, 19);
+  }
+  ~Starvation() {
+    for (const pid_t burner : burners_) {
+      ::kill(burner, SIGKILL);
+      ::waitpid(burner, nullptr, 0);
+    }
+    Give(SCHED_OTHER, 0);
+  }
+
+ private:
+  static pid_t Burn() {
+    const pid_t burner = ::fork();
+    if (burner == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      for (volatile uint64_t turns = 0;;) turns = turns + 1;
+    }
+    SetAutogroup(burner, -20);
+    ::setpriority(PRIO_PROCESS, static_cast<id_t>(burner), -20);
+    PinToOneProcessor(burner);
+    return burner;
+  }
+  /// Some kernels share processors between sessions, and then between the processes of each.
+  static void SetAutogroup(pid_t pid, int nice) {
+    std::ofstream(fmt::format("/proc/{}/autogroup", pid)) << nice;
+  }
+  static void PinToOneProcessor(pid_t thread) {
+    cpu_set_t set;
+    ::sched_getaffinity(::getppid(), sizeof(set), &set);
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    for (int processor = 0; CPU_COUNT(&one) == 0; ++processor) {
+      if (CPU_ISSET(processor, &set)) CPU_SET(processor, &one);
+    }
+    ::sched_setaffinity(thread, sizeof(one), &one);
+  }
+  void Give(int policy, int nice) const {
+    SetAutogroup(victim_, nice);
+    std::error_code none;
+    for (const auto& task :
+         std::filesystem::directory_iterator(fmt::format("/proc/{}/task", victim_), none)) {
+      const pid_t thread = std::stoi(task.path().filename());
+      const sched_param parameters{};
+      ::sched_setscheduler(thread, policy, &parameters);
+      PinToOneProcessor(thread);
+    }
+  }
+
+  const pid_t victim_;
+  std::vector<pid_t> burners_;
+};
+
+TEST_F(RunTest, ARankThatGetsNoProcessorIsNotSuspected) {
+  StartCluster(2, {"detect.restart_stuck_after_ms=60000", "detect.restart_absent_after_ms=600000"});
+  ASSERT_NO_FATAL_FAILURE(RunTrainer(2, 0));
+  uint64_t steps = NewestStep();
+  {
+    const Starvation starvation(Running().at(1).worker.pid);
+    std::this_thread::sleep_for(std::chrono::seconds(14));
+    steps = NewestStep() - steps;
+  }
+  if (steps > 5) GTEST_SKIP() << "the kernel gave the rank time for " << steps << " steps";
+  ASSERT_NO_FATAL_FAILURE(AwaitFinish());
+  EXPECT_THAT(CliJson({"incidents", "--job", "lm"}).dump(1), Not(HasSubstr("hang")));
+  ExpectBitIdentical(2);
 }
 
 TEST_F(RunTest, AStragglerIsNamedAndNoNodeIsReplaced) {

@@ -47,6 +47,14 @@ TEST(TelemetryDigestTest, ContainsStartedOperationsAndTheNextOfEachCommunicator)
   EXPECT_EQ(rank.in_flight(2).record().sequence(), 200U);
 }
 
+TEST(TelemetryDigestTest, ContainsTheWaitForAProcessor) {
+  ObservedRank observed;
+  observed.who = {"gpt", Rank{0}, 2, Incarnation{1}, {100, 7}};
+  observed.processor_wait_percent = 87;
+  const auto digests = TelemetrySender::DigestsOf({observed}, 1'000'000'000, false);
+  EXPECT_EQ(digests.at(0).ranks(0).processor_wait_percent(), 87U);
+}
+
 TEST(TelemetryDigestTest, ATransferHasItsOwnPeer) {
   const auto rank = DigestOf({FlightOf(CollectiveKind::kReceive, 5, true, 2'000, 1, 3),
                               FlightOf(CollectiveKind::kSend, 5, true, 2'000, 1, 0),

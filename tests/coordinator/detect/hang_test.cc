@@ -50,6 +50,34 @@ TEST(HangTest, APossiblePauseIsASuspicionWithoutAction) {
   }
 }
 
+/// On a machine with too many processes, ranks are late for many seconds.
+TEST(HangTest, ARankThatWaitsForAProcessorIsNotSuspectedUntilPatienceEnds) {
+  for (const uint32_t percent : {0, 49, 50, 300}) {
+    FakeJob late = InOperation({0, 1, 2, 4, 5}, 30);
+    late.state(3).processor_wait_percent = percent;
+    EXPECT_THAT(late.Evaluate(), IsEmpty());
+    EXPECT_THAT(late.detector.suspicions(), SizeIs(percent < 50 ? 1 : 0)) << percent;
+  }
+  FakeJob hung = InOperation({0, 1, 2, 4, 5}, kLongS);
+  hung.state(3).processor_wait_percent = 93;
+  const auto verdicts = hung.Evaluate();
+  ASSERT_THAT(verdicts, SizeIs(1));
+  EXPECT_THAT(verdicts[0].evidence[1], HasSubstr("wait for a processor, together for 93 %"));
+}
+
+/// Such a rank neither sends nor notices that the operation has ended.
+TEST(HangTest, AnOperationOfARankThatWaitsForAProcessorIsNotSuspectedUntilPatienceEnds) {
+  for (const uint32_t percent : {0, 50}) {
+    FakeJob late = InOperation({0, 1, 2, 3, 4, 5}, 30);
+    late.state(3).processor_wait_percent = percent;
+    EXPECT_THAT(late.Evaluate(), IsEmpty());
+    EXPECT_THAT(late.detector.suspicions(), SizeIs(percent < 50 ? 1 : 0)) << percent;
+  }
+  FakeJob hung = InOperation({0, 1, 2, 3, 4, 5}, kLongS);
+  hung.state(3).processor_wait_percent = 50;
+  EXPECT_THAT(hung.Evaluate(), SizeIs(1));
+}
+
 TEST(HangTest, AStoppedRankIsAVerdictOnceTheStopHasLasted) {
   FakeJob job = InOperation({0, 1, 2, 4, 5}, 5.5);
   job.state(3).process_state = 'T';

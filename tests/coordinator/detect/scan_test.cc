@@ -125,6 +125,18 @@ TEST(ConnectionScanTest, DifferentSlowConnectionsInARowAreNotOneThatLasts) {
   }
 }
 
+/// Two connections of rank 2 are slow. The one that is named has just become slow.
+TEST(ConnectionScanTest, TheConnectionThatIsNamedHasItselfLasted) {
+  Ring ring(8);
+  EXPECT_EQ(ring.RunFor(60), 60);
+  ring.SetFactor(2, 2);
+  EXPECT_EQ(ring.RunFor(40), 40);
+  ring.SetFactor(1, 2.4);
+  EXPECT_GE(ring.RunFor(300), 45) << "the comparison may have begun before";
+  ASSERT_EQ(ring.slow().size(), 1U);
+  EXPECT_EQ(ring.slow()[0].blame.edge, (Edge{Rank{1}, Rank{2}}));
+}
+
 TEST(ConnectionScanTest, ASlowConnectionThatIsAsUsualAgainWasCongestion) {
   Ring ring(4);
   ring.RunFor(200);
