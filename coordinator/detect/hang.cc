@@ -522,9 +522,8 @@ class HangFinder {
     if (operation.youngest_ns >= patience) return verdict;
     // A rank without a processor neither sends nor notices that the operation has ended.
     const bool any_waits = std::any_of(
-        operation.starters.begin(), operation.starters.end(), [&](const auto& starter) {
-          return WaitsForProcessor(table_.rank(starter.rank).latest);
-        });
+        operation.starters.begin(), operation.starters.end(),
+        [&](const auto& starter) { return WaitsForProcessor(table_.rank(starter.rank).latest); });
     if (any_waits && !is_cut) return std::nullopt;
     return AsSuspicion(std::move(verdict), patience);
   }
