@@ -202,7 +202,9 @@ bool Lateness::UpdateTransfersDiffer() {
 
 /// Subtracts the time that members need for extra work: a member that moved more bytes also had
 /// more to compute, which is not a fault. The time per byte is learned from all communicators of
-/// the role, by comparing members with few bytes and members with many.
+/// the role, by comparing members with few bytes and members with many. It is learned as a share of
+/// the usual own time: in a communicator that waits for another one of its role, some computing
+/// overlaps the wait, so all own times are shorter.
 void Lateness::SubtractWork(double wall_ns, RoleBaseline& baseline) {
   const size_t n = own_ns_.size();
   scratch_ = bytes_;
@@ -210,6 +212,9 @@ void Lateness::SubtractWork(double wall_ns, RoleBaseline& baseline) {
   const auto [least, most] = std::minmax_element(bytes_.begin(), bytes_.end());
   work_differs_ = usual > 0 && *least > 0 && *most - *least >= kWorkDiffers * usual;
   if (!work_differs_) return;
+  scratch_ = own_ns_;
+  const double own_ns = LowerMedian(std::span<double>(scratch_));
+  if (own_ns <= 0) return;
   std::vector<uint32_t> order(n);
   std::iota(order.begin(), order.end(), 0U);
   std::sort(order.begin(), order.end(),
@@ -221,14 +226,14 @@ void Lateness::SubtractWork(double wall_ns, RoleBaseline& baseline) {
     const uint32_t high = order[i + (n - half)];
     const double bytes = bytes_[high] - bytes_[low];
     if (bytes > kWorkDiffers * usual) {
-      baseline.slopes.Add((own_ns_[high] - own_ns_[low]) / bytes);
+      baseline.slopes.Add((own_ns_[high] - own_ns_[low]) / own_ns / (bytes / usual));
     }
   }
   if (baseline.slopes.size() == 0) return;
-  const double slope = std::max(0.0, baseline.slopes.Median());
+  const double ns_per_byte = std::max(0.0, baseline.slopes.Median()) * own_ns / usual;
   corrections_.resize(anchor_.size());
   for (size_t i = 0; i < n; ++i) {
-    const double correction_ns = slope * (bytes_[i] - usual);
+    const double correction_ns = ns_per_byte * (bytes_[i] - usual);
     own_ns_[i] -= correction_ns;
     double& share = corrections_[position_[i]];
     share += (std::abs(correction_ns) / wall_ns - share) * kTransfersFollow;

@@ -22,7 +22,8 @@ namespace holdfast::detect {
 /// Usual values of all communicators of one role.
 struct RoleBaseline {
   Recent<double, 64> spreads;  // of own times in a window, as a share of the window
-  Recent<double, 64> slopes;   // own nanoseconds per byte moved, if the members' bytes differ
+  /// If the members' bytes differ: the share by which own time grows, per share of more bytes.
+  Recent<double, 64> slopes;
   Recent<double, 64> noises;   // spread of a member's excess between windows far apart, as a share
   Recent<double, 64> shifts;   // absolute changes of members against their own past
   Recent<double, 64> lasting_shifts;  // likewise, of changes that have lasted

@@ -27,6 +27,7 @@ constexpr double kUnstableFactor = 2;
 constexpr double kUnstablePairFactor = 4;
 constexpr double kLateBeforeFactor = 2;    // times the least z, for a rank that was late before
 constexpr double kSamePaceFactor = 1.5;    // likewise, if iterations are not longer than before
+constexpr double kSmallShareMax = 0.15;    // of a window: a larger change meets another criterion
 constexpr double kSmallNsMin = 60e9;       // a small change among few members has lasted this long
 constexpr double kCorrectionShare = 0.35;  // of the time subtracted for more work: it may be wrong
 /// An iteration that became longer by more than this many times a rank's change has another cause.
@@ -230,7 +231,8 @@ double StragglerFinder::SmallZMin(const Member& member) const {
   if (member.lateness.many()) return options_.small_z_min;
   const bool corrected = track.lasting_shift() < kCorrectionShare * member.correction;
   const double lasted_ns = (Track::kRecent + Track::kLong) * member.lateness.window_ns();
-  if (corrected || lasted_ns < kSmallNsMin) return std::numeric_limits<double>::infinity();
+  const bool large = track.lasting_shift() > kSmallShareMax;
+  if (corrected || large || lasted_ns < kSmallNsMin) return std::numeric_limits<double>::infinity();
   const bool late_before = track.usual() >= kSimilarShare * track.lasting();
   return options_.small_z_min * (late_before ? kLateBeforeFactor : 1) *
          (input_.pace.shift() ? 1 : kSamePaceFactor);
