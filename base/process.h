@@ -30,7 +30,7 @@ struct ProcessorTimes {
   uint64_t ran_ns = 0;
   uint64_t waited_ns = 0;
 };
-/// Returns nothing if the process has ended or the kernel does not count these times.
+/// Returns nothing if the process has ended. Kernels that do not count these times show zeros.
 std::optional<ProcessorTimes> ProcessorTimesOf(pid_t pid);
 
 /// Identifies a process. The start time distinguishes it from a later process with the same pid.

@@ -19,6 +19,8 @@ uint32_t ProcessorWaits::WaitIn(uint64_t period_ns, const ProcessorTimes& before
                                 const ProcessorTimes& after, char state) {
   const uint64_t ran_ns = after.ran_ns - std::min(before.ran_ns, after.ran_ns);
   const uint64_t waited_ns = after.waited_ns - std::min(before.waited_ns, after.waited_ns);
+  // Some kernels count neither, and show zeros.
+  if (after.ran_ns == 0) return 0;
   // The kernel adds a wait once it has ended.
   if (state == 'R' && ran_ns == 0) return 100;
   if (ran_ns >= period_ns * kRunsPercent / 100) return 0;

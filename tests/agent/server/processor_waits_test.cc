@@ -78,6 +78,10 @@ TEST(ProcessorWaitsTest, AProcessThatIsReadyAndHasNotRunWaitsAllTheTime) {
   EXPECT_EQ(wait(kSecond / 10, kSecond, 'S'), 50U) << "at the end it had done its work";
 }
 
+TEST(ProcessorWaitsTest, AKernelThatCountsNoTimesShowsNoWaits) {
+  EXPECT_EQ(ProcessorWaits::WaitIn(2 * kSecond, {}, {}, 'R'), 0U);
+}
+
 TEST(ProcessorWaitsTest, AProcessThatRunsDoesNotWait) {
   constexpr ProcessorTimes kBefore;
   const auto wait = [&](uint64_t ran_ns) {
