@@ -38,8 +38,10 @@ std::optional<ProcessorTimes> ProcessorTimesOf(pid_t pid) {
   std::error_code error;
   std::optional<ProcessorTimes> times;
   const std::string tasks = "/proc/" + std::to_string(pid) + "/task";
-  for (const auto& task : std::filesystem::directory_iterator(tasks, error)) {
-    std::ifstream file(task.path() / "schedstat");
+  // Not a range-based loop: its increment throws if the kernel fails to list the threads.
+  std::filesystem::directory_iterator task(tasks, error);
+  for (; !error && task != std::filesystem::directory_iterator(); task.increment(error)) {
+    std::ifstream file(task->path() / "schedstat");
     ProcessorTimes thread;
     if (!(file >> thread.ran_ns >> thread.waited_ns)) continue;
     if (!times) times.emplace();

@@ -13,8 +13,6 @@ constexpr uint64_t kRunsPercent = 20;
 constexpr uint64_t kPercentMax = 100'000;
 }  // namespace
 
-/// Returns for how much of a period the threads of a process waited, in percent. `state`: that of
-/// the process at its end.
 uint32_t ProcessorWaits::WaitIn(uint64_t period_ns, const ProcessorTimes& before,
                                 const ProcessorTimes& after, char state) {
   const uint64_t ran_ns = after.ran_ns - std::min(before.ran_ns, after.ran_ns);

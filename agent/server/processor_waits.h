@@ -17,6 +17,7 @@ class ProcessorWaits {
   /// that time, and 0 if they ran for a fifth of the time. Measures every two seconds. Returns 0 at
   /// first, and again after a pause of several seconds. `state`: that of /proc/PID/stat.
   uint32_t PercentOf(pid_t pid, char state, uint64_t now_ns);
+  /// Returns the same for a period. `state`: at its end.
   static uint32_t WaitIn(uint64_t period_ns, const ProcessorTimes& before,
                          const ProcessorTimes& after, char state);
 

@@ -147,10 +147,11 @@ Result<std::string> WorkerManager::ReadLog(const std::string& job, const std::st
 void WorkerManager::Adopt() {
   MutexLock lock(mutex_);
   std::error_code error;
-  for (const auto& entry : fs::recursive_directory_iterator(options_.folder, error)) {
-    if (entry.path().filename() != "spec") continue;
+  fs::recursive_directory_iterator entry(options_.folder, error);
+  for (; !error && entry != fs::recursive_directory_iterator(); entry.increment(error)) {
+    if (entry->path().filename() != "spec") continue;
     Worker worker;
-    worker.folder = entry.path().parent_path().string();
+    worker.folder = entry->path().parent_path().string();
     auto spec = ReadSpec(worker.folder);
     if (!spec) continue;
     worker.spec = *std::move(spec);
@@ -397,9 +398,11 @@ Status WorkerManager::Spawn(Worker& worker) {
 void WorkerManager::PruneLogs(const std::string& job) {
   std::error_code error;
   std::vector<std::pair<fs::file_time_type, fs::path>> launches;
-  for (const auto& entry : fs::directory_iterator(options_.log_folder + "/" + job, error)) {
-    if (entry.is_directory(error))
-      launches.emplace_back(entry.last_write_time(error), entry.path());
+  fs::directory_iterator entry(options_.log_folder + "/" + job, error);
+  for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
+    std::error_code unknown;
+    if (!entry->is_directory(unknown)) continue;
+    launches.emplace_back(entry->last_write_time(unknown), entry->path());
   }
   std::sort(launches.begin(), launches.end());
   for (size_t i = 0; i + kLaunchesLogged <= launches.size(); ++i) {

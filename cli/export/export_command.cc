@@ -229,8 +229,11 @@ class ExportCommand : public Command {
     constexpr const char* kMetadata = ".metadata";
     std::error_code error;
     std::vector<std::string> names;
-    for (const auto& entry : fs::directory_iterator(from, error))
-      if (entry.path().filename() != kMetadata) names.push_back(entry.path().filename());
+    fs::directory_iterator entry(from, error);
+    for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
+      if (entry->path().filename() != kMetadata) names.push_back(entry->path().filename());
+    }
+    if (error) return ErrnoStatus(error.value(), "cannot list " + from);
     names.emplace_back(kMetadata);
     for (const std::string& name : names) {
       if (name == kMetadata) HOLDFAST_RETURN_IF_ERROR(target.Sync());

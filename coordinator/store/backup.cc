@@ -32,8 +32,9 @@ Status SyncPath(const std::string& path) {
 /// Syncs the files of the store in `dir`, and the folder itself.
 Status SyncStore(const std::string& dir) {
   std::error_code error;
-  for (const auto& entry : fs::directory_iterator(dir, error)) {
-    HOLDFAST_RETURN_IF_ERROR(SyncPath(entry.path().string()));
+  fs::directory_iterator entry(dir, error);
+  for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
+    HOLDFAST_RETURN_IF_ERROR(SyncPath(entry->path().string()));
   }
   if (error) return ErrnoStatus(error.value(), "list " + dir);
   return SyncPath(dir);

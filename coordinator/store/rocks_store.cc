@@ -49,8 +49,9 @@ Status MakeDirectories(const std::filesystem::path& dir) {
 Status CheckOurs(const std::string& dir) {
   std::error_code error;
   if (std::filesystem::exists(dir + "/CURRENT", error)) return Status::Ok();
-  for (const auto& entry : std::filesystem::directory_iterator(dir, error)) {
-    const std::string name = entry.path().filename().string();
+  std::filesystem::directory_iterator entry(dir, error);
+  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
     const bool ours = name == "LOCK" || name == "LOG" || name == "IDENTITY" ||
                       name.starts_with("LOG.old") || name.starts_with("MANIFEST-") ||
                       name.ends_with(".log") || name.ends_with(".dbtmp");
