@@ -5,6 +5,7 @@
 
 Exit code 77: prometheus is not installed, or this user is not root, who alone can mount disks and confine agents."""
 
+import errno
 import json
 import os
 import pathlib
@@ -188,7 +189,12 @@ def fill(folder, share):
     size = int(disk.f_bavail * disk.f_frsize * share)
     if size > 0:
         with tempfile.NamedTemporaryFile(dir=folder, prefix="filler", delete=False) as file:
-            os.posix_fallocate(file.fileno(), 0, size)
+            try:
+                os.posix_fallocate(file.fileno(), 0, size)
+            except OSError as error:
+                # The agent has taken some of the space meanwhile.
+                if error.errno != errno.ENOSPC:
+                    raise
 
 
 def empty(folder):
