@@ -72,7 +72,7 @@ struct RankState {
   bool alive = true;           // by its pidfd
   bool ended_orderly = false;  // exit code 0, SIGTERM or SIGINT: not a fault
   char process_state = 'R';    // from /proc/PID/stat: R S D T t Z X; 0: unknown
-  /// Waits of its threads for a processor, in percent of the last second, summed; 0: not measured.
+  /// Waits of its threads for a processor, in percent of two seconds, summed; 0: not measured.
   uint32_t processor_wait_percent = 0;
   uint8_t phases = 0;  // bits of Phase: every phase since the previous digest
   uint64_t step = 0;
